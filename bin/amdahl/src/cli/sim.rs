@@ -113,7 +113,10 @@ pub struct SimSweep {
     /// Do only this part of the work: I/N, counting from 0
     #[arg(long, value_name = "I/N")]
     pub shard: Option<String>,
-    /// Tasks of the Slurm job array
+    /// Of the points that this file lists, as --engine slurm does
+    #[arg(long, value_name = "FILE", requires = "shard", hide = true)]
+    pub points: Option<PathBuf>,
+    /// Tasks of the Slurm job array, at most as many as Slurm takes
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub shards: u32,
     /// CPUs of each task of the Slurm job array, which uses as many threads

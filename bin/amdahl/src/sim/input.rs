@@ -11,16 +11,58 @@ use amdahl_topology::Topology;
 use super::recorded;
 use crate::failure::Failure;
 
-/// The workload of this name, and its text for whoever wants to know whether it has changed.
-pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload, String), Failure> {
+/// What a workload is made of, before its parameters are known.
+pub enum Source {
+    /// A text, and whether it is rt-app's.
+    Text {
+        name: String,
+        text: String,
+        is_rt_app: bool,
+    },
+    /// A recording, and a text that tells it apart.
+    Recording(Box<Workload>, String),
+}
+
+impl Source {
+    /// For whoever wants to know whether it has changed.
+    pub fn text(&self) -> &str {
+        match self {
+            Source::Text { text, .. } | Source::Recording(_, text) => text,
+        }
+    }
+
+    /// The workload with these parameters.
+    pub fn workload(&self, set: &BTreeMap<String, String>) -> Result<Workload, Failure> {
+        let (name, read) = match self {
+            Source::Text {
+                name,
+                text,
+                is_rt_app: true,
+            } => (name, workload::rt_app(text, set)),
+            Source::Text {
+                name,
+                text,
+                is_rt_app: false,
+            } => (name, workload::parse(text, set)),
+            Source::Recording(workload, _) => match set.keys().next() {
+                None => return Ok((**workload).clone()),
+                Some(param) => {
+                    return Err(Failure::usage(format!(
+                        "a recording has no parameter `{param}`: leave out --set"
+                    )));
+                }
+            },
+        };
+        read.map_err(|error| Failure::usage(format!("{name}: {error}")))
+    }
+}
+
+/// Reads the workload of this name.
+pub fn source(name: &str) -> Result<Source, Failure> {
     let path = Path::new(name);
     if path.is_dir() && (recorded::is_recording(path) || !is_built_in(name)) {
-        if let Some(param) = set.keys().next() {
-            return Err(Failure::usage(format!(
-                "a recording has no parameter `{param}`: leave out --set"
-            )));
-        }
-        return recorded::read(path);
+        let (workload, text) = recorded::read(path)?;
+        return Ok(Source::Recording(Box::new(workload), text));
     }
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -35,15 +77,13 @@ pub fn workload(name: &str, set: &BTreeMap<String, String>) -> Result<(Workload,
             }
         },
     };
-    let read = match path
-        .extension()
-        .is_some_and(|extension| extension == "json")
-    {
-        true => workload::rt_app(&text, set),
-        false => workload::parse(&text, set),
-    };
-    let workload = read.map_err(|error| Failure::usage(format!("{name}: {error}")))?;
-    Ok((workload, text))
+    Ok(Source::Text {
+        name: name.to_owned(),
+        text,
+        is_rt_app: path
+            .extension()
+            .is_some_and(|extension| extension == "json"),
+    })
 }
 
 /// Whether a workload of this name is always there, folders of the same name notwithstanding.

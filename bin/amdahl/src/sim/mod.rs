@@ -3,6 +3,7 @@
 mod calibrate;
 mod costs;
 mod input;
+mod points;
 mod policies;
 mod recorded;
 mod run;

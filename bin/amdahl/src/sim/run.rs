@@ -15,7 +15,7 @@ use crate::whole_file::WholeFile;
 
 /// Runs and shows.
 pub fn main(args: &SimRun) -> Result<u8, Failure> {
-    let (workload, _) = input::workload(&args.workload, &input::set(&args.set)?)?;
+    let workload = input::source(&args.workload)?.workload(&input::set(&args.set)?)?;
     let topology = input::machine(args.machine.as_deref())?;
     let costs = input::costs(args.costs.as_deref())?;
     // A wrong name is told before anything runs.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use amdahl_des::{Costs, Limits, RunResult, Simulation, content_hash, median, tab
 use amdahl_topology::Topology;
 use serde::Deserialize;
 
-use super::{input, plain_lines, recorded, runs, slurm};
+use super::{input, plain_lines, points, recorded, runs, slurm};
 use crate::cli::{SimEngine, SimSweep};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -68,8 +69,10 @@ impl Value {
 
 /// One run of a sweep.
 struct Point<'a> {
-    /// Of the prepared workloads.
-    workload: usize,
+    /// Among all.
+    at: u64,
+    /// Of the prepared parameters.
+    set: usize,
     machine: usize,
     policy: &'a str,
     seed: u64,
@@ -77,10 +80,67 @@ struct Point<'a> {
     hash: String,
 }
 
-struct Prepared {
-    workloads: Vec<Workload>,
+/// Values of the parameters, and the workload with them, compiled when it is needed.
+struct Set {
+    values: BTreeMap<String, String>,
+    values_text: String,
+    workload: OnceLock<Workload>,
+}
+
+struct Prepared<'a> {
+    file: &'a File,
+    source: input::Source,
+    sets: Vec<Set>,
     machines: Vec<Topology>,
     costs: Costs,
+    costs_text: String,
+}
+
+impl Prepared<'_> {
+    fn count(&self) -> u64 {
+        let file = self.file;
+        (self.sets.len() * file.machines.len() * file.policies.len()) as u64 * file.seeds
+    }
+
+    /// Point `at` of all: seeds change fastest, then policies, machines, parameters.
+    fn point(&self, at: u64) -> Point<'_> {
+        let file = self.file;
+        let (rest, seed) = (
+            at / file.seeds,
+            file.first_seed.wrapping_add(at % file.seeds),
+        );
+        let rest = rest as usize;
+        let (rest, policy) = (rest / file.policies.len(), rest % file.policies.len());
+        let (set, machine) = (rest / file.machines.len(), rest % file.machines.len());
+        let policy = &file.policies[policy];
+        let hash = content_hash(&[
+            amdahl_des::MODEL,
+            self.source.text(),
+            &self.sets[set].values_text,
+            &file.machines[machine],
+            policy,
+            &seed.to_string(),
+            &self.costs_text,
+        ]);
+        Point {
+            at,
+            set,
+            machine,
+            policy,
+            seed,
+            hash,
+        }
+    }
+
+    /// Compiles the workload with parameters `set`, unless that is done.
+    fn compile(&self, set: usize) -> Result<&Workload, Failure> {
+        let set = &self.sets[set];
+        if let Some(workload) = set.workload.get() {
+            return Ok(workload);
+        }
+        let workload = self.source.workload(&set.values)?;
+        Ok(set.workload.get_or_init(|| workload))
+    }
 }
 
 /// Runs what is missing and shows all.
@@ -104,7 +164,24 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
             error.message()
         ))
     })?;
-    let (prepared, points) = plan(&args.file, &file)?;
+    let prepared = plan(&args.file, &file)?;
+    let shard = args.shard.as_deref().map(shard).transpose()?;
+    if shard.is_none() {
+        // All of them are shown, and what is wrong is told before anything runs. A worker looks at its own points only.
+        for set in 0..prepared.sets.len() {
+            prepared.compile(set)?;
+        }
+    }
+    let chosen = match &args.points {
+        Some(path) => points::read(path, prepared.count())?,
+        None => (0..prepared.count()).collect(),
+    };
+    let mine = |nth: u64| shard.is_none_or(|(i, n)| nth % n == i);
+    let points: Vec<Point> = (0..)
+        .zip(chosen)
+        .filter(|&(nth, _)| mine(nth))
+        .map(|(_, at)| prepared.point(at))
+        .collect();
     let folder = args
         .output
         .clone()
@@ -116,27 +193,38 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
     };
     fs::create_dir_all(&folder)
         .map_err(|error| Failure::result(format!("cannot create {}: {error}", folder.display())))?;
-    clean_up(&folder);
-    let shard = args.shard.as_deref().map(shard).transpose()?;
-    // A worker looks at its own points only.
-    let is_mine = |at: u64| shard.is_none_or(|(i, n)| at % n == i);
-    let missing = points
-        .iter()
-        .zip(0..)
-        .filter(|&(point, at)| is_mine(at) && load(&folder, point).is_none());
-    let missing: Vec<&Point> = missing.map(|(point, _)| point).collect();
-    if args.engine == SimEngine::Slurm && !missing.is_empty() {
-        slurm::submit(args, &folder, missing.len())?;
+    if shard.is_none() {
+        clean_up(&folder);
+    }
+    let is_missing = |point: &&Point| load(&folder, point).is_none();
+    let missing: Vec<&Point> = points.iter().filter(is_missing).collect();
+    let is_slurm = args.engine == SimEngine::Slurm;
+    if is_slurm && !missing.is_empty() {
+        let numbers: Vec<u64> = missing.iter().map(|point| point.at).collect();
+        let job = slurm::submit(args, &folder, &numbers, |text| note(args, text))?;
         if !args.wait {
             return Ok(0);
         }
+        if !job.ended.success() {
+            note(
+                args,
+                &format!(
+                    "of the {} tasks of job {} some failed ({}): see slurm-*.out in {}",
+                    job.tasks,
+                    job.job,
+                    job.ended,
+                    folder.display()
+                ),
+            );
+        }
+        // On NFS a name that was not there is looked up again when its folder is opened.
+        let _ = fs::read_dir(&folder);
     }
     let interrupt = Interrupt::catch();
-    let mine = if args.engine == SimEngine::Slurm {
-        vec![]
-    } else {
-        missing
-    };
+    let mine = if is_slurm { vec![] } else { missing };
+    for point in &mine {
+        prepared.compile(point.set)?;
+    }
     note(
         args,
         &format!(
@@ -155,19 +243,19 @@ pub fn main(args: &SimSweep) -> Result<u8, Failure> {
     if shard.is_none() {
         finish(args, &prepared, &points, &folder)?;
     }
-    let left = points
-        .iter()
-        .zip(0..)
-        .filter(|&(point, at)| is_mine(at) && load(&folder, point).is_none())
-        .count();
-    if interrupt.asked() {
+    let left = points.iter().filter(is_missing).count();
+    let is_interrupted = interrupt.asked();
+    if is_interrupted || is_slurm && left > 0 {
         note(
             args,
             &format!("{left} runs are left; the same command continues"),
         );
-        return Ok(5);
     }
-    Ok(if left > 0 { 4 } else { 0 })
+    Ok(match () {
+        () if is_interrupted => 5,
+        () if left > 0 => 4,
+        () => 0,
+    })
 }
 
 fn note(args: &SimSweep, text: &str) {
@@ -190,8 +278,8 @@ fn shard(text: &str) -> Result<(u64, u64), Failure> {
     }
 }
 
-/// All combinations, the workloads of each set of parameters compiled once.
-fn plan<'a>(path: &Path, file: &'a File) -> Result<(Prepared, Vec<Point<'a>>), Failure> {
+/// Reads what the file names; nothing is compiled yet.
+fn plan<'a>(path: &Path, file: &'a File) -> Result<Prepared<'a>, Failure> {
     for (what, is_empty) in [
         ("machines", file.machines.is_empty()),
         ("policies", file.policies.is_empty()),
@@ -251,44 +339,23 @@ fn plan<'a>(path: &Path, file: &'a File) -> Result<(Prepared, Vec<Point<'a>>), F
     }
     let costs_text =
         serde_json::to_string(&costs).map_err(|error| Failure::result(error.to_string()))?;
-    let (mut workloads, mut points) = (vec![], vec![]);
-    for set in &combinations {
-        let (workload, text) = input::workload(&beside(&file.workload), set)?;
-        for (machine, description) in file.machines.iter().enumerate() {
-            for policy in &file.policies {
-                for seed in (0..file.seeds).map(|i| file.first_seed.wrapping_add(i)) {
-                    let params = serde_json::to_string(set)
-                        .map_err(|error| Failure::result(error.to_string()))?;
-                    let seed_text = seed.to_string();
-                    let hash = content_hash(&[
-                        amdahl_des::MODEL,
-                        &text,
-                        &params,
-                        description,
-                        policy,
-                        &seed_text,
-                        &costs_text,
-                    ]);
-                    points.push(Point {
-                        workload: workloads.len(),
-                        machine,
-                        policy,
-                        seed,
-                        hash,
-                    });
-                }
-            }
-        }
-        workloads.push(workload);
-    }
-    Ok((
-        Prepared {
-            workloads,
-            machines,
-            costs,
-        },
-        points,
-    ))
+    let sets = combinations.into_iter().map(|values| {
+        let values_text =
+            serde_json::to_string(&values).map_err(|error| Failure::result(error.to_string()))?;
+        Ok(Set {
+            values,
+            values_text,
+            workload: OnceLock::new(),
+        })
+    });
+    Ok(Prepared {
+        file,
+        source: input::source(&beside(&file.workload))?,
+        sets: sets.collect::<Result<_, Failure>>()?,
+        machines,
+        costs,
+        costs_text,
+    })
 }
 
 fn combinations(set: &BTreeMap<String, Values>) -> Vec<BTreeMap<String, String>> {
@@ -332,7 +399,7 @@ fn run(
 ) -> Result<(), Failure> {
     let policy = input::policy(point.policy)?;
     let simulation = Simulation {
-        workload: &prepared.workloads[point.workload],
+        workload: prepared.compile(point.set)?,
         topology: &prepared.machines[point.machine],
         costs: &prepared.costs,
         policy: &*policy,
@@ -355,9 +422,11 @@ fn run(
     // Whoever is killed in between leaves a part. Others may be at the same point: no two write to one file.
     static PARTS: AtomicU64 = AtomicU64::new(0);
     let number = PARTS.fetch_add(1, Ordering::Relaxed);
+    let host = rustix::system::uname();
     let part = folder.join(format!(
-        ".{}.{}-{number}.part",
+        ".{}.{}-{}-{number}.part",
         point.hash,
+        host.nodename().to_string_lossy(),
         std::process::id()
     ));
     fs::write(&part, json).map_err(failed)?;
@@ -394,23 +463,17 @@ fn finish(
     folder: &Path,
 ) -> Result<(), Failure> {
     let mut rows: Vec<Vec<String>> = vec![];
-    let mut header: Vec<String> = vec!["machine".to_owned()];
-    header.extend(
-        prepared
-            .workloads
-            .iter()
-            .flat_map(|workload| workload.params.keys().cloned())
-            .collect::<std::collections::BTreeSet<_>>(),
-    );
-    let params: Vec<String> = header[1..].to_vec();
+    let workloads = || prepared.sets.iter().filter_map(|set| set.workload.get());
+    let params: std::collections::BTreeSet<&String> = workloads()
+        .flat_map(|workload| workload.params.keys())
+        .collect();
     // Only parameters that differ are told.
-    let differs = |name: &String| {
-        prepared
-            .workloads
-            .windows(2)
-            .any(|pair| pair[0].params.get(name) != pair[1].params.get(name))
+    let differs = |name: &&String| {
+        let mut values = workloads().map(|workload| workload.params.get(*name));
+        let first = values.next();
+        values.any(|value| Some(value) != first)
     };
-    let params: Vec<String> = params.into_iter().filter(|name| differs(name)).collect();
+    let params: Vec<String> = params.into_iter().filter(differs).cloned().collect();
     rows.push(
         std::iter::once("machine".to_owned())
             .chain(params.iter().cloned())
@@ -431,8 +494,8 @@ fn finish(
     let mut at = 0;
     while at < points.len() {
         let same = |point: &Point| {
-            (point.workload, point.machine, point.policy)
-                == (points[at].workload, points[at].machine, points[at].policy)
+            (point.set, point.machine, point.policy)
+                == (points[at].set, points[at].machine, points[at].policy)
         };
         let len = points[at..].iter().take_while(|point| same(point)).count();
         let results: Vec<RunResult> = points[at..at + len]

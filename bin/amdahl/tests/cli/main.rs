@@ -38,6 +38,7 @@ mod running;
 mod scheduling;
 mod serving;
 mod simulating;
+mod slurm;
 mod tool;
 mod traces;
 mod workload;

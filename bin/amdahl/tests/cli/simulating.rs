@@ -1,7 +1,6 @@
 //! `amdahl sim`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use amdahl_report::sched::EVENTS_FOLDER;
@@ -188,7 +187,8 @@ fn what_is_wrong_is_told() {
     );
 }
 
-const SWEEP: &str = "workload = 'barrier'\nmachines = ['4 core', '2 core x 2 thread']\npolicies = ['steal', 'linux']\nseeds = 2\n[set]\nloops = [2, 3]\nthreads = 4\n";
+/// 16 points, of which those with the first value of `loops` come first.
+pub const SWEEP: &str = "workload = 'barrier'\nmachines = ['4 core', '2 core x 2 thread']\npolicies = ['steal', 'linux']\nseeds = 2\n[set]\nloops = [2, 3]\nthreads = 4\n";
 
 #[test]
 fn a_sweep_continues_where_it_was() {
@@ -305,59 +305,29 @@ fn folders_do_not_hide_what_is_built_in() {
     );
 }
 
+/// A worker compiled the workload with all parameters, and hashed all points, though it does a few.
 #[test]
-fn a_job_array_of_slurm_does_the_same() {
+fn a_shard_compiles_what_it_runs() {
     let place = Place::new();
-    fs::write(place.join("sweep.toml"), SWEEP).expect("written");
-    // Runs each task of the array, as Slurm would on its machines.
-    let sbatch = r#"#!/bin/sh
-[ "$1" = --partition=long ] && [ "$2" = --wait ] || exit 9
-last=$(sed -n 's/^#SBATCH --array=0-//p' "$3")
-export SLURM_CPUS_PER_TASK=$(sed -n 's/^#SBATCH --cpus-per-task=//p' "$3")
-echo "$last $SLURM_CPUS_PER_TASK" >> arrays
-for i in $(seq 0 "$last"); do SLURM_ARRAY_TASK_ID=$i sh "$3" || exit 1; done
-"#;
-    fs::create_dir(place.join("path")).expect("created");
-    fs::write(place.join("path/sbatch"), sbatch).expect("written");
-    fs::set_permissions(place.join("path/sbatch"), fs::Permissions::from_mode(0o755))
-        .expect("executable");
-    let path = format!(
-        "{}:{}",
-        place.join("path").display(),
-        std::env::var("PATH").unwrap_or_default()
+    let sweep = SWEEP.replace("loops = [2, 3]", "loops = [2, 'many']");
+    fs::write(place.join("sweep.toml"), sweep).expect("written");
+    let whole = place.amdahl(["sim", "sweep", "sweep.toml"]).ends_with(2);
+    assert!(whole.err.contains("many"), "{}", whole.err);
+    let shard = |points: &str, shard| {
+        fs::write(place.join("list"), points).expect("written");
+        let args = ["sim", "sweep", "sweep.toml", "--points", "list", "--shard"];
+        place.amdahl(args.into_iter().chain([shard]))
+    };
+    let ran = shard("0-3\n6\n", "1/2").ends_with(0);
+    assert!(ran.err.contains("2 runs, 2 of them to do"), "{}", ran.err);
+    let of_the_other = shard("0-3\n8\n", "0/1").ends_with(2);
+    assert!(of_the_other.err.contains("many"), "{}", of_the_other.err);
+    let beyond = shard("0-16\n", "0/1").ends_with(2);
+    assert!(
+        beyond.err.contains("not a list of points of this sweep"),
+        "{}",
+        beyond.err
     );
-    let slurm = |more: &[&str]| {
-        let args = ["sim", "sweep", "sweep.toml", "--engine", "slurm"];
-        let array = ["--shards", "3", "--wait", "--sbatch=--partition=long"];
-        let output = ["--output", "there"];
-        let mut command = place.tool([&args[..], &array, &output, more].concat());
-        command.env("PATH", &path);
-        place.run(command).ends_with(0)
-    };
-    let first = slurm(&[]);
-    let local = place
-        .amdahl(["sim", "sweep", "sweep.toml", "--output", "here"])
-        .ends_with(0);
-    assert_eq!(first.out, local.out);
-    let names = |folder: &str| {
-        let mut names: Vec<_> = fs::read_dir(place.join(folder))
-            .expect("a folder")
-            .map(|entry| entry.expect("an entry").file_name())
-            .filter(|name| name.to_string_lossy().ends_with(".json"))
-            .collect();
-        names.sort();
-        names
-    };
-    assert_eq!((names("there").len(), names("there")), (16, names("here")));
-    // What is lost comes again, as one task with the CPUs that it is given; then there is nothing to submit.
-    let lost = place.join("there").join(&names("there")[5]);
-    let whole = fs::read(&lost).expect("a result");
-    fs::remove_file(&lost).expect("removed");
-    let again = slurm(&["--cpus-per-task", "2"]);
-    assert_eq!(again.out, first.out);
-    assert_eq!(fs::read(&lost).expect("a result"), whole);
-    assert_eq!(slurm(&[]).out, first.out);
-    assert_eq!(place.read("arrays"), "2 1\n0 2\n");
     let refused = place
         .amdahl(["sim", "sweep", "sweep.toml", "--shard", "3/3"])
         .ends_with(2);
