@@ -24,21 +24,18 @@ program loops
   use vectors
   implicit none
   integer, parameter :: n = 500
-  integer :: round
 
   call omp_set_dynamic(.false.)
   call omp_set_num_threads(4)
-  do round = 1, 2
-    call schedules()
-    call bounds()
-    call chunks()
-    call ordered_loops()
-    call doacross()
-    call reductions()
-    call scans()
-    call last()
-    call outside()
-  end do
+  call schedules()
+  call bounds()
+  call chunks()
+  call ordered_loops()
+  call doacross()
+  call reductions()
+  call scans()
+  call last()
+  call outside()
   print '(a)', 'ok'
 
 contains
