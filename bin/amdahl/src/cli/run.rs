@@ -7,6 +7,7 @@ use crate::run::remedy;
 pub(super) const RUN_EXAMPLES: &str = "\
 Examples:
   amdahl run -- ./lu.C.x                    # what applies is loaded; one line says what
+  amdahl run -- ./train.sh                  # and what the script starts
   amdahl run --dry-run -- python train.py   # what would be done, and why
   amdahl run --explain -- ./solver in.dat   # all of it on standard error, then the program
   amdahl run --with openmp --stats -- ./lu.C.x
@@ -15,7 +16,7 @@ Examples:
 
 The program takes the place of amdahl: its process id, exit status and signals are its own.
 amdahl itself ends with 125 when it refuses, 126 when the program cannot be executed, 127 when there
-is none. What is set in the environment already is never changed.";
+is none. What is set in the environment already is never changed; lists of libraries are added to.";
 
 /// `amdahl run`.
 #[derive(Debug, Args)]

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use super::started::Manner;
+
 /// All facts.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -18,6 +20,8 @@ pub struct Facts {
     pub machine: Machine,
     /// Our own OpenMP runtime, or where it was looked for.
     pub libgomp: Result<PathBuf, String>,
+    /// Its folder, if it can stand before all others in `LD_LIBRARY_PATH`.
+    pub library_path: Option<String>,
     /// Remedies that were asked for by name; empty for all.
     pub asked: BTreeSet<String>,
     /// What the runtime counted is wanted at the end.
@@ -59,6 +63,8 @@ pub struct Program {
     pub beyond: Vec<Beyond>,
     /// What of it starts workers on this machine and divides the CPUs among them, by variables that are not set yet.
     pub dividers: Vec<String>,
+    /// What it is there for is to start other programs, or to open packages.
+    pub starts: Option<Starts>,
     /// Files of its packages were too many to look at all of them.
     pub is_looked_at_in_part: bool,
     /// The kernel gives it rights that we do not have; why that is known.
@@ -89,6 +95,17 @@ pub struct Runtime {
     pub path: PathBuf,
     /// How it comes to the program: `it links libgomp.so.1`.
     pub via: String,
+    /// Who loads it gets ours, if our folder is the first one of `LD_LIBRARY_PATH`.
+    pub is_reached_by_path: bool,
+}
+
+/// Of a program that starts others or opens packages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Starts {
+    /// Which of both.
+    pub manner: Manner,
+    /// The programs that its script or its arguments name. Their runtimes are among those of the program.
+    pub programs: Vec<PathBuf>,
 }
 
 /// Something that ours cannot replace.

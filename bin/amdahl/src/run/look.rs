@@ -7,50 +7,26 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use amdahl_loader::{Elf, Files, Machine as ElfMachine, Search, System, libraries};
+use amdahl_loader::{Elf, Machine as ElfMachine, System};
 
-use super::facts::{Beyond, Facts, Image, Kind, Machine, Program, Runtime};
+use super::facts::{Facts, Image, Machine, Program, Starts};
 use super::plan::Choice;
+use super::runtimes::{LIBRARY, Own, Runtimes, is_of_libgomp};
+use super::started::{self, Manner};
 use super::{NOT_EXECUTABLE, NOT_FOUND, python, script};
 use crate::cli::Run;
 use crate::failure::Failure;
 
-/// Our runtime's file name, which programs ask for.
-const LIBRARY: &str = "libgomp.so.1";
 /// Says where it is.
 const LIBRARY_VARIABLE: &str = "AMDAHL_LIBGOMP";
 /// Scripts that are read by scripts, `env` and stubs between them included: the kernel gives up after four.
 const INTERPRETERS_MAX: usize = 8;
-/// Only GCC's code calls these.
-const GOMP_NAMES: [&str; 3] = ["GOMP_parallel", "GOMP_parallel_start", "GOMP_barrier"];
-/// Only LLVM's and Intel's code calls it; their runtimes have GCC's names too.
-const KMP_NAME: &str = "__kmpc_fork_call";
-/// Code for accelerators registers itself.
-const OFFLOAD_NAMES: [&str; 2] = ["GOMP_offload_register", "GOMP_offload_register_ver"];
-
-/// What programs call of an OpenMP runtime.
-fn is_of_libgomp(name: &str) -> bool {
-    name.starts_with("GOMP_") || name.starts_with("omp_")
-}
-
-/// Our runtime, and what it has.
-struct Own {
-    path: PathBuf,
-    versions: BTreeSet<String>,
-    names: BTreeSet<String>,
-}
-
-impl Own {
-    /// The first thing that a program or library wants of libgomp, in a version of it, and ours does not have. Other names
-    /// are those of copies, which are loaded as well.
-    fn lacks<'a>(&'a self, elf: &'a Elf) -> Option<&'a String> {
-        let versions = elf.versions_wanted.get(LIBRARY);
-        let names = elf.names_wanted.get(LIBRARY);
-        // A version may have come with an earlier GCC than a name in it.
-        let version = versions.and_then(|wanted| wanted.difference(&self.versions).next());
-        version.or_else(|| names?.difference(&self.names).next())
-    }
-}
+/// Programs that are looked at of those that scripts and arguments name.
+const NAMED_MAX: usize = 64;
+/// Scripts that are named by scripts.
+const SCRIPTS_MAX: u32 = 4;
+/// What is read of a script to see what it names.
+const SCRIPT_BYTES: u64 = 256 << 10;
 
 /// Looks at everything.
 pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
@@ -76,6 +52,7 @@ pub fn facts(args: &Run, choice: &Choice) -> Result<Facts, Failure> {
         program: program(typed, path, &arguments, &environment, libgomp.as_ref().ok()),
         arguments,
         machine: machine(),
+        library_path: libgomp.as_ref().ok().and_then(|own| alone(&own.path)),
         libgomp: libgomp.map(|own| own.path),
         asked: choice.with.clone(),
         stats: args.stats,
@@ -140,9 +117,70 @@ fn program(
     environment: &BTreeMap<String, String>,
     own: Option<&Own>,
 ) -> Program {
+    let (interpreters, last) = through_scripts(&path, environment);
+    let mut runtimes = Runtimes::new(environment, own);
+    let (image, elf) = match runtimes.read(&last) {
+        Ok(elf) => (image(&elf), Some(elf)),
+        Err(_) if interpreters.is_empty() && head(&last).is_some() => (
+            Image::Unknown("it is neither a program nor a script".to_owned()),
+            None,
+        ),
+        Err(error) => (Image::Unknown(error.to_string()), None),
+    };
+    let mut dividers = Vec::new();
+    if let Some(elf) = &elf {
+        runtimes.of_program(&last, elf, "it");
+        let file = path.to_string_lossy();
+        let arguments = arguments.iter().map(String::as_str);
+        let words: Vec<&str> = [&*file].into_iter().chain(arguments).collect();
+        dividers = of_packages(&mut runtimes, &last, elf, &words, environment);
+    }
+    let typed = typed.to_string_lossy().into_owned();
+    // What is neither is read by the shell in the end.
+    let is_text = elf.is_none() && interpreters.is_empty();
+    let manner = started::manner(&last).or_else(|| is_text.then_some(Manner::Starts));
+    let starts = manner.map(|manner| {
+        let mut named = Named {
+            environment,
+            runtimes: &mut runtimes,
+            dividers: &mut dividers,
+            seen: BTreeSet::new(),
+            programs: Vec::new(),
+        };
+        let reads_scripts = is_text || started::is_shell(&last);
+        if reads_scripts && let Some(text) = script_text(&path) {
+            named.of_text(&text, &typed, path.parent(), 0);
+        }
+        for argument in arguments {
+            let file = Path::new(argument);
+            match script_text(file).filter(|_| reads_scripts) {
+                Some(text) => named.of_text(&text, argument, file.parent(), 0),
+                None => named.of_text(argument, &typed, None, 0),
+            }
+        }
+        Starts {
+            manner,
+            programs: named.programs,
+        }
+    });
+    Program {
+        typed,
+        privileged: privileged(&last),
+        path,
+        interpreters,
+        image,
+        runtimes: runtimes.found,
+        beyond: runtimes.beyond,
+        dividers,
+        starts,
+        is_looked_at_in_part: runtimes.is_looked_at_in_part,
+    }
+}
+
+/// Through scripts to what the kernel loads in the end: the programs between, and that one.
+fn through_scripts(path: &Path, environment: &BTreeMap<String, String>) -> (Vec<PathBuf>, PathBuf) {
     let mut interpreters: Vec<PathBuf> = Vec::new();
-    let mut last = path.clone();
-    // Through scripts to what the kernel loads.
+    let mut last = path.to_owned();
     while let Some((interpreter, argument)) = head(&last).as_deref().and_then(script::interpreter) {
         if interpreters.len() >= INTERPRETERS_MAX {
             break;
@@ -163,50 +201,103 @@ fn program(
         interpreters.push(next.clone());
         last = next;
     }
-    let files = System::new(|name| is_of_libgomp(name) || name == KMP_NAME);
-    let (image, elf) = match files.read(&last) {
-        Ok(elf) => (image(&elf), Some(elf)),
-        Err(_) if interpreters.is_empty() && head(&last).is_some() => (
-            Image::Unknown("it is neither a program nor a script".to_owned()),
-            None,
-        ),
-        Err(error) => (Image::Unknown(error.to_string()), None),
-    };
-    let search = Search::new(
-        environment.get("LD_LIBRARY_PATH").map(String::as_str),
-        environment.get("LD_PRELOAD").map(String::as_str),
-    );
-    let mut runtimes = Runtimes {
-        search,
-        files,
-        own,
-        found: Vec::new(),
-        beyond: Vec::new(),
-        is_looked_at_in_part: false,
-    };
-    let mut dividers = Vec::new();
-    if let Some(elf) = &elf {
-        let is_same = elf.machine == ElfMachine::here();
-        runtimes.of_program(&last, elf, "it");
-        if is_same && python::is_python(&last) {
-            let folders = python::package_folders(&last, environment);
-            runtimes.of_python(&folders);
-            let file = path.to_string_lossy();
-            let arguments = arguments.iter().map(String::as_str);
-            let words: Vec<&str> = [&*file].into_iter().chain(arguments).collect();
-            dividers = python::dividers(&words, &folders);
+    if let Some(program) = started::behind_r(path, script_text) {
+        interpreters.push(program.clone());
+        last = program;
+    }
+    (interpreters, last)
+}
+
+/// Looks at what the packages of a Python, R or Julia have, and says what of them divides the CPUs. `words` are the command.
+fn of_packages(
+    runtimes: &mut Runtimes<'_>,
+    program: &Path,
+    elf: &Elf,
+    words: &[&str],
+    environment: &BTreeMap<String, String>,
+) -> Vec<String> {
+    if elf.machine != ElfMachine::here() {
+        return Vec::new();
+    }
+    if python::is_python(program) {
+        let folders = python::package_folders(program, environment);
+        runtimes.of_python(&folders);
+        return python::dividers(words, &folders);
+    }
+    let variable = |name: &str| environment.get(name).cloned();
+    if program.ends_with("bin/exec/R") {
+        runtimes.of_r(&started::r_folders(program, variable));
+    }
+    let real = program
+        .canonicalize()
+        .unwrap_or_else(|_| program.to_owned());
+    runtimes.of_julia(&started::of_julia(&real, variable));
+    Vec::new()
+}
+
+/// The text of a script, or of what a shell would read as one.
+fn script_text(path: &Path) -> Option<String> {
+    let is_file = fs::metadata(path).ok()?.is_file();
+    let mut bytes = Vec::new();
+    let file = is_file.then(|| File::open(path))?.ok()?;
+    file.take(SCRIPT_BYTES).read_to_end(&mut bytes).ok()?;
+    let is_text = !bytes.contains(&0);
+    is_text.then(|| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Looks at the programs that scripts and arguments name.
+struct Named<'a, 'b> {
+    environment: &'a BTreeMap<String, String>,
+    runtimes: &'a mut Runtimes<'b>,
+    dividers: &'a mut Vec<String>,
+    seen: BTreeSet<PathBuf>,
+    programs: Vec<PathBuf>,
+}
+
+impl Named<'_, '_> {
+    /// What `text` names, which is what `whose` says. Paths may be meant from here or from `folder`.
+    fn of_text(&mut self, text: &str, whose: &str, folder: Option<&Path>, depth: u32) {
+        for word in started::words(text) {
+            let here = [Some(Path::new("")), folder].into_iter().flatten();
+            let mut files = here.map(|folder| folder.join(word));
+            // A script need not be executable, if it is read by a program that is named before it.
+            let is_script = |path: &PathBuf| head(path).is_some_and(|head| head.starts_with(b"#!"));
+            let path =
+                files.find(|path| path.is_file() && (is_executable(path) || is_script(path)));
+            let path = path.or_else(|| in_path(word.as_ref()).filter(|_| !word.contains('/')));
+            if let Some(path) = path {
+                self.of_program(&path, word, whose, depth);
+            }
         }
     }
-    Program {
-        typed: typed.to_string_lossy().into_owned(),
-        privileged: privileged(&last),
-        path,
-        interpreters,
-        image,
-        runtimes: runtimes.found,
-        beyond: runtimes.beyond,
-        dividers,
-        is_looked_at_in_part: runtimes.is_looked_at_in_part,
+
+    fn of_program(&mut self, path: &Path, word: &str, whose: &str, depth: u32) {
+        let is_new = self.seen.insert(path.canonicalize().unwrap_or_default());
+        if !is_new || self.programs.len() >= NAMED_MAX {
+            return;
+        }
+        self.programs.push(path.to_owned());
+        let (interpreters, last) = through_scripts(path, self.environment);
+        self.runtimes.of = format!("{word} in {whose}: ");
+        let elf = self.runtimes.read(&last).ok();
+        // Of another machine or C library: it asks for nothing that we could change.
+        if let Some(elf) = elf.filter(|elf| matches!(image(elf), Image::Dynamic | Image::Static)) {
+            self.runtimes.of_program(&last, &elf, "it");
+            let words = [&*path.to_string_lossy()];
+            let found = of_packages(self.runtimes, &last, &elf, &words, self.environment);
+            let new = found
+                .into_iter()
+                .filter(|name| !self.dividers.contains(name));
+            let new: Vec<String> = new.collect();
+            self.dividers.extend(new);
+        }
+        let is_script = !interpreters.is_empty() && started::is_shell(&last);
+        if depth < SCRIPTS_MAX
+            && is_script
+            && let Some(text) = script_text(path)
+        {
+            self.of_text(&text, word, path.parent(), depth + 1);
+        }
     }
 }
 
@@ -259,141 +350,20 @@ fn privileged(path: &Path) -> Option<String> {
     None
 }
 
-/// Collects the parallel runtimes that a program comes with.
-struct Runtimes<'a> {
-    search: Search,
-    files: System,
-    own: Option<&'a Own>,
-    found: Vec<Runtime>,
-    beyond: Vec<Beyond>,
-    is_looked_at_in_part: bool,
-}
-
-impl Runtimes<'_> {
-    /// Of a program, or of a library that it may open; `whose` begins the sentence that says so.
-    fn of_program(&mut self, path: &Path, elf: &Elf, whose: &str) {
-        self.inside(path, elf, whose, true);
-        self.beyond(path, elf);
-        for library in libraries(path, elf, &self.search, &self.files) {
-            let Some(place) = &library.path else { continue };
-            let name = library.name.rsplit('/').next().unwrap_or(&library.name);
-            let elf = self.files.elf(place);
-            if let Some(kind) = kind(name).or_else(|| kind(library.soname.as_deref()?)) {
-                let by = if library.needed_by.is_none() {
-                    "links"
-                } else {
-                    "loads"
-                };
-                self.add(kind, place, format!("{whose} {by} {name}"));
-            } else if let Some(elf) = elf {
-                self.inside(place, &elf, whose, false);
-                self.beyond(place, &elf);
-            }
-        }
-    }
-
-    /// What `path` wants that ours does not have.
-    fn beyond(&mut self, path: &Path, elf: &Elf) {
-        let Some(own) = self.own else { return };
-        let offload = OFFLOAD_NAMES
-            .iter()
-            .find(|&&name| elf.wanted.contains(name));
-        let (what, is_needed) = match (own.lacks(elf), offload) {
-            (Some(what), _) => (what.clone(), true),
-            (None, Some(&name)) => (name.to_owned(), false),
-            (None, None) => return,
-        };
-        let beyond = Beyond {
-            who: path.display().to_string(),
-            what,
-            is_needed,
-        };
-        if !self.beyond.contains(&beyond) {
-            self.beyond.push(beyond);
-        }
-    }
-
-    /// A libgomp that is linked into `path`.
-    fn inside(&mut self, path: &Path, elf: &Elf, whose: &str, is_program: bool) {
-        let has = |names: &std::collections::BTreeSet<String>| {
-            GOMP_NAMES.iter().any(|&name| names.contains(name))
-        };
-        let what = path.file_name().unwrap_or_default().to_string_lossy();
-        if !is_program && elf.exported.contains(KMP_NAME) {
-            self.add(
-                Kind::Kmp,
-                path,
-                format!("{whose} loads {what}, which has LLVM's OpenMP runtime in it"),
-            );
-        } else if has(&elf.private) || is_program && has(&elf.exported) {
-            self.add(
-                Kind::GompInside,
-                path,
-                format!("libgomp is linked into {what}"),
-            );
-        } else if !is_program && has(&elf.exported) {
-            // What a library offers to others, the preloaded one offers before it.
-            self.add(
-                Kind::GompCopy,
-                path,
-                format!("{whose} loads {what}, which has libgomp in it"),
-            );
-        }
-    }
-
-    /// What the packages of a Python interpreter bring along.
-    fn of_python(&mut self, folders: &[PathBuf]) {
-        let (paths, is_whole) = python::libraries(folders);
-        self.is_looked_at_in_part |= !is_whole;
-        for path in paths {
-            let name = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            let folder = path.parent().unwrap_or(Path::new("")).display().to_string();
-            if let Some(kind) = kind(&name) {
-                self.add(
-                    kind,
-                    &path,
-                    format!("Python's packages have {name} ({folder})"),
-                );
-                continue;
-            }
-            let Some(elf) = self.files.elf(&path) else {
-                continue;
-            };
-            if elf.machine == ElfMachine::here() {
-                self.of_program(&path, &elf, &format!("Python's {name}"));
-            }
-        }
-    }
-
-    fn add(&mut self, kind: Kind, path: &Path, via: String) {
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let is_new = |runtime: &Runtime| runtime.kind != kind || runtime.path != path;
-        if self.found.iter().all(is_new) {
-            self.found.push(Runtime { kind, path, via });
-        }
-    }
-}
-
-/// Which runtime a library is, by its name.
-fn kind(name: &str) -> Option<Kind> {
-    let is = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if is(&["libgomp.so"]) {
-        Some(Kind::Gomp)
-    } else if is(&["libgomp-"]) {
-        Some(Kind::GompCopy)
-    } else if is(&["libomp.so", "libomp-", "libomp5", "libiomp5"]) {
-        Some(Kind::Kmp)
-    } else if is(&["libmkl_rt.so", "libmkl_core.so"]) {
-        Some(Kind::Mkl)
-    } else if is(&["libtbb.so", "libtbb-"]) {
-        Some(Kind::Tbb)
-    } else {
-        None
-    }
+/// The folder of our library, if it can be put before all others: nothing else is in it that a program could ask for, and the loader
+/// takes its name for nothing but a name.
+fn alone(library: &Path) -> Option<String> {
+    let folder = library.parent()?;
+    let name = |name: &OsStr| name.to_string_lossy().into_owned();
+    let mut others = fs::read_dir(folder).ok()?.flatten();
+    let is_alone = others.all(|entry| {
+        let name = name(&entry.file_name());
+        let is_library = name.starts_with("lib") && name.contains(".so");
+        !is_library || name == LIBRARY || name.starts_with("libamdahl")
+    });
+    let text = folder.to_str()?;
+    let is_named = library.file_name() == Some(OsStr::new(LIBRARY));
+    (is_alone && is_named && !text.contains([':', ';', '$'])).then(|| text.to_owned())
 }
 
 /// Our runtime: where the variable says, beside the command, in cargo's folder, or where it is installed.
@@ -491,22 +461,5 @@ mod tests {
         assert_eq!(pressure(""), None);
         assert_eq!(pressure("some avg10=nan"), None);
         assert_eq!(pressure("some avg10=1000"), None);
-    }
-
-    #[test]
-    fn runtimes_are_known_by_their_names() {
-        for (name, wanted) in [
-            ("libgomp.so.1", Some(Kind::Gomp)),
-            ("libgomp-a34b3233.so.1.0.0", Some(Kind::GompCopy)),
-            ("libomp.so.5", Some(Kind::Kmp)),
-            ("libomp-64e42f07.so", Some(Kind::Kmp)),
-            ("libiomp5.so", Some(Kind::Kmp)),
-            ("libmkl_rt.so.2", Some(Kind::Mkl)),
-            ("libtbb.so.12", Some(Kind::Tbb)),
-            ("libgompertz.so", None),
-            ("libtbbmalloc.so.2", None),
-        ] {
-            assert_eq!(kind(name), wanted, "{name}");
-        }
     }
 }

@@ -10,7 +10,9 @@ pub mod look;
 mod plan;
 mod python;
 pub mod remedy;
+mod runtimes;
 mod script;
+mod started;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt as _;

@@ -137,9 +137,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::run::facts::{Beyond, Image, Kind, Machine, Program, Runtime};
+    use crate::run::facts::{Beyond, Image, Kind, Machine, Program, Runtime, Starts};
+    use crate::run::started::Manner;
 
     const OURS: &str = "/opt/amdahl/libgomp.so.1";
+    const FOLDER: &str = "/opt/amdahl";
 
     fn machine(online: u32, allowed: u32, quota: Option<f64>) -> Machine {
         Machine {
@@ -156,6 +158,7 @@ mod tests {
             kind,
             path: format!("/usr/lib/{kind:?}.so").into(),
             via: format!("it links {kind:?}.so"),
+            is_reached_by_path: kind == Kind::Gomp,
         };
         Facts {
             program: Program {
@@ -166,6 +169,7 @@ mod tests {
                 runtimes: kinds.iter().map(runtime).collect(),
                 beyond: Vec::new(),
                 dividers: Vec::new(),
+                starts: None,
                 is_looked_at_in_part: false,
                 privileged: None,
             },
@@ -174,6 +178,7 @@ mod tests {
             unreadable: BTreeSet::new(),
             machine: machine(48, 48, None),
             libgomp: Ok(PathBuf::from(OURS)),
+            library_path: Some(FOLDER.to_owned()),
             asked: BTreeSet::new(),
             stats: false,
         }
@@ -297,6 +302,98 @@ mod tests {
             changes(&facts),
             wanted.map(|(n, v)| (n.into(), v.into())).into()
         );
+    }
+
+    /// A script of the shell that names these programs, which have `kinds` in them.
+    fn script(kinds: &[Kind], programs: &[&str]) -> Facts {
+        let mut facts = facts(kinds);
+        facts.program.starts = Some(Starts {
+            manner: Manner::Starts,
+            programs: programs.iter().map(PathBuf::from).collect(),
+        });
+        facts
+    }
+
+    #[test]
+    fn what_is_started_unseen_finds_ours_first_and_nothing_is_loaded_into_others() {
+        for kinds in [&[][..], &[Kind::Gomp], &[Kind::GompInside], &[Kind::Kmp]] {
+            let mut facts = script(kinds, &[]);
+            let by_path = |value: &str| BTreeMap::from([("LD_LIBRARY_PATH".into(), value.into())]);
+            assert_eq!(changes(&facts), by_path(FOLDER), "{kinds:?}");
+            let line = plan(&facts).line();
+            assert!(
+                line.contains("in whatever ./solver starts: LD_LIBRARY_PATH"),
+                "{line}"
+            );
+            // A shell without a loader starts programs that have one.
+            facts.program.image = Image::Static;
+            assert_eq!(changes(&facts), by_path(FOLDER));
+            set(&mut facts, "LD_LIBRARY_PATH", "/opt/gcc/lib64:/x");
+            let value = format!("{FOLDER}:/opt/gcc/lib64:/x");
+            assert_eq!(changes(&facts), by_path(&value));
+            // Scripts within scripts.
+            set(&mut facts, "LD_LIBRARY_PATH", &value);
+            assert!(changes(&facts).is_empty());
+            assert_eq!(verdict(&facts, "openmp").outcome, Outcome::LeftAlone);
+            set(&mut facts, "LD_PRELOAD", "/home/me/libgomp.so.1");
+            set(&mut facts, "LD_LIBRARY_PATH", "");
+            assert!(changes(&facts).is_empty());
+            facts.environment.clear();
+            facts.asked.insert("openmp".to_owned());
+            assert_eq!(changes(&facts)["LD_PRELOAD"], OURS);
+            assert_eq!(changes(&facts).len(), 1);
+        }
+    }
+
+    /// Copies in wheels, what Julia opens, and what a `DT_RPATH` leads to.
+    #[test]
+    fn what_the_folder_does_not_reach_is_preloaded() {
+        let mut by_rpath = script(&[Kind::Gomp], &["./solver"]);
+        by_rpath.program.runtimes[0].is_reached_by_path = false;
+        for mut facts in [
+            script(&[Kind::Gomp, Kind::GompCopy], &["python3"]),
+            by_rpath,
+        ] {
+            let wanted = BTreeMap::from([("LD_PRELOAD".into(), OURS.into())]);
+            assert_eq!(changes(&facts), wanted);
+            let told = verdict(&facts, "openmp");
+            assert!(
+                told.notes[0].contains("into all programs in whatever"),
+                "{told:?}"
+            );
+            // Our folder is there already, and is not enough.
+            set(&mut facts, "LD_LIBRARY_PATH", FOLDER);
+            assert_eq!(changes(&facts), wanted);
+        }
+    }
+
+    #[test]
+    fn where_ours_cannot_be_had_for_what_is_unseen_nothing_is_said() {
+        let mut not_built = script(&[], &[]);
+        not_built.libgomp = Err("it is not built".to_owned());
+        not_built.library_path = None;
+        let mut not_alone = script(&[], &[]);
+        not_alone.library_path = None;
+        let mut musl = script(&[], &[]);
+        musl.program.image = Image::OtherLoader("/lib/ld-musl-x86_64.so.1".into());
+        for (facts, why) in [
+            (not_built, "not built"),
+            (not_alone, "beside other libraries"),
+            (musl, "ld-musl"),
+        ] {
+            assert!(changes(&facts).is_empty(), "{why}");
+            let told = verdict(&facts, "openmp");
+            assert_eq!(told.outcome, Outcome::NotNeeded);
+            assert!(told.why.contains(why), "{told:?}");
+            // What is seen is told.
+            let mut seen = facts.clone();
+            seen.program.runtimes = super::tests::facts(&[Kind::Gomp]).program.runtimes;
+            assert_eq!(
+                verdict(&seen, "openmp").outcome,
+                Outcome::Impossible,
+                "{why}"
+            );
+        }
     }
 
     #[test]
@@ -472,6 +569,13 @@ mod tests {
         facts.program.path = "/usr/bin/srun".into();
         assert_eq!(verdict(&facts, "threads").outcome, Outcome::LeftAlone);
         assert!(changes(&facts).is_empty());
+        // Named by a script as well.
+        let mut job = script(&[], &["/usr/bin/mpirun"]);
+        job.machine = facts.machine.clone();
+        assert_eq!(verdict(&job, "threads").outcome, Outcome::LeftAlone);
+        let mut other = script(&[], &["/usr/bin/make"]);
+        other.machine = facts.machine.clone();
+        assert_eq!(changes(&other)["OMP_NUM_THREADS"], "2");
         facts.asked.insert("threads".to_owned());
         assert_eq!(changes(&facts)["OMP_NUM_THREADS"], "2");
     }
@@ -672,13 +776,14 @@ mod tests {
         ])
     }
 
-    const VARIABLES: [&str; 9] = [
+    const VARIABLES: [&str; 10] = [
         "OMP_NUM_THREADS",
         "GOMAXPROCS",
         "KMP_BLOCKTIME",
         "OMP_WAIT_POLICY",
         "GOMP_SPINCOUNT",
         "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
         "JDK_JAVA_OPTIONS",
         "PYTHON_CPU_COUNT",
         "RAYON_NUM_THREADS",
@@ -698,6 +803,7 @@ mod tests {
             theirs in prop::collection::btree_map(prop::sample::select(VARIABLES.to_vec()), "[a-z0-9/:. ]{0,12}", 0..6),
             asked in prop::sample::subsequence(vec!["openmp", "waiting", "threads"], 0..3),
             is_java: bool,
+            is_script: bool,
             has_library: bool,
         ) {
             let mut facts = facts(&kinds);
@@ -710,7 +816,11 @@ mod tests {
             if is_java {
                 facts.program.path = "/usr/bin/java".into();
             }
+            if is_script {
+                facts.program.starts = script(&[], &[]).program.starts;
+            }
             if !has_library {
+                facts.library_path = None;
                 facts.libgomp = Err("it is not built".to_owned());
             }
             let plan = plan(&facts);
@@ -718,17 +828,26 @@ mod tests {
             for change in plan.changes() {
                 prop_assert!(seen.insert(&change.variable), "{} twice", change.variable);
                 if let Some(before) = facts.variable(&change.variable) {
-                    let kept = change.value.starts_with(before.trim_start().trim_end());
+                    let kept = match change.variable.as_str() {
+                        "LD_PRELOAD" | "JDK_JAVA_OPTIONS" => change.value.starts_with(before.trim()),
+                        "LD_LIBRARY_PATH" => change.value.ends_with(before.trim()),
+                        _ => false,
+                    };
                     prop_assert!(kept, "{before:?} became {:?}", change.value);
-                    prop_assert!(["LD_PRELOAD", "JDK_JAVA_OPTIONS"].contains(&change.variable.as_str()));
                 }
                 let threads = change.value.parse::<u32>();
                 prop_assert!(change.variable != "OMP_NUM_THREADS" || threads.is_ok_and(|n| n >= 1 && n < allowed));
             }
-            let has_loader = matches!(image, Image::Dynamic | Image::Unknown(_));
-            prop_assert!(!seen.contains(&"LD_PRELOAD".to_owned()) || has_loader && has_library);
-            let both = ["LD_PRELOAD", "OMP_WAIT_POLICY"].map(str::to_owned);
-            prop_assert!(!both.iter().all(|name| seen.contains(name)), "ours is told how to wait");
+            let has_loader = match image {
+                Image::Dynamic | Image::Unknown(_) => true,
+                Image::Static => is_script,
+                _ => false,
+            };
+            for name in ["LD_PRELOAD", "LD_LIBRARY_PATH"].map(str::to_owned) {
+                prop_assert!(!seen.contains(&name) || has_loader && has_library);
+                let both = [name, "OMP_WAIT_POLICY".to_owned()];
+                prop_assert!(!both.iter().all(|name| seen.contains(name)), "ours is told how to wait");
+            }
             for verdict in &plan.remedies {
                 prop_assert_eq!(!verdict.changes.is_empty(), verdict.outcome == Outcome::Applied, "{:?}", verdict);
             }

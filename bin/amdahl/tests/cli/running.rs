@@ -237,20 +237,6 @@ fn a_program_with_libgomp_gets_ours() {
         .ends_with(0);
     assert_eq!(ran.out, "ours\n");
     assert!(ran.err.contains("LD_PRELOAD="), "{}", ran.err);
-    // A script that runs it inherits it when asked to.
-    fs::write(place.join("script"), "#!/bin/sh\nexec ./solver\n").expect("written");
-    fs::set_permissions(place.join("script"), fs::Permissions::from_mode(0o755)).expect("changed");
-    let ran = place
-        .run(tool(&place, Some(&ours), &["-q", "--", "./script"]))
-        .ends_with(0);
-    assert_eq!(ran.out, "theirs\n", "it is not seen");
-    let ran = place.run(tool(
-        &place,
-        Some(&ours),
-        &["-q", "--with", "openmp", "--", "./script"],
-    ));
-    assert_eq!(ran.ends_with(0).out, "ours\n");
-
     // A dry run runs nothing.
     let plan = plan(&place, Some(&ours), &["./solver"]);
     let openmp = remedy(&plan, "openmp");
@@ -274,6 +260,206 @@ fn a_program_with_libgomp_gets_ours() {
     place
         .run(tool(&place, None, &["--with", "openmp", "--", "./solver"]))
         .ends_with(125);
+}
+
+/// An executable file of this text.
+fn script(place: &Place, path: &str, text: &str) {
+    let file = place.join(path);
+    fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+    fs::write(&file, text).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("changed");
+}
+
+/// A solver that finds their libgomp beside it by its `DT_RUNPATH`, or by its `DT_RPATH`.
+fn solver(place: &Place, path: &str, tags: &str) {
+    runtime(place, "theirs", "libgomp.so.1", "theirs/libgomp.so.1");
+    let args = [
+        "-DPROGRAM",
+        "theirs/libgomp.so.1",
+        "-Wl,-rpath,$ORIGIN/theirs",
+        &format!("-Wl,--{tags}-new-dtags"),
+    ];
+    assert!(cc(place, CALLER, &args, path), "a program");
+}
+
+/// The variables by which our library is given.
+fn given(plan: &Value) -> Vec<&str> {
+    let changes = remedy(plan, "openmp")["changes"].as_array();
+    let changes = changes.expect("a list").iter();
+    changes
+        .map(|change| change["variable"].as_str().expect("text"))
+        .collect()
+}
+
+/// A script was not looked into, and what it started had GCC's runtime.
+#[test]
+fn what_scripts_start_gets_ours_and_others_see_nothing_of_it() {
+    let place = Place::new();
+    let ours = ours(&place);
+    solver(&place, "solver", "enable");
+    // Named nowhere as a word.
+    script(&place, "inner", "#!/bin/sh\np=sol\nexec ./${p}ver\n");
+    script(&place, "outer", "#!/usr/bin/env bash\np=inn\n./${p}er\n");
+    script(&place, "text", "p=inn\n./${p}er\n");
+    fs::write(place.join("file"), "exec ./inn''er\n").expect("written");
+    let amdahl = env!("CARGO_BIN_EXE_amdahl");
+    let nested = format!("#!/bin/sh\n'{amdahl}' run -- ./inner\n");
+    script(&place, "nested", &nested);
+    for command in [
+        &["./outer"][..],
+        &["./text"],
+        &["sh", "./file"],
+        &["sh", "-c", "p=inn; ./${p}er"],
+        &["env", "A=B", "./inner"],
+        &["./nested"],
+    ] {
+        let args = [&["--"][..], command].concat();
+        let ran = place.run(tool(&place, Some(&ours), &args)).ends_with(0);
+        assert_eq!(ran.out, "ours\n", "{command:?}: {}", ran.err);
+        let wherever = format!("in whatever {} starts: LD_LIBRARY_PATH=", command[0]);
+        assert!(ran.err.contains(&wherever), "{}", ran.err);
+        assert_eq!(
+            given(&plan(&place, Some(&ours), command)),
+            ["LD_LIBRARY_PATH"]
+        );
+    }
+    // What is said there is that it is done.
+    let ran = place.run(tool(&place, Some(&ours), &["-q", "--", "./nested"]));
+    let said = ran.ends_with(0).err;
+    assert!(!said.contains("LD_"), "{said}");
+    // Nothing is loaded into what does not ask for it.
+    script(&place, "others", "#!/bin/sh\ncat /proc/self/maps\n");
+    let ran = place.run(tool(&place, Some(&ours), &["-q", "--", "./others"]));
+    let maps = ran.ends_with(0).out;
+    assert!(
+        maps.contains("libc.so") && !maps.contains("libgomp"),
+        "{maps}"
+    );
+}
+
+/// The loader complains of a preloaded library of another machine, at each start of each program.
+#[test]
+fn programs_of_another_machine_and_such_with_rights_of_their_own_start_in_silence() {
+    let place = Place::new();
+    let ours = ours(&place);
+    let program = "int main (void) { return 0; }";
+    script(
+        &place,
+        "script",
+        "#!/bin/sh\nfor p in plain plain32; do if test -x $p; then ./$p || exit; fi; done\n",
+    );
+    assert!(cc(&place, program, &[], "plain"));
+    let path = place.join("plain");
+    if is_root() {
+        std::os::unix::fs::chown(&path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    } else {
+        skipped("giving a program rights of its own takes root");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    if !cc(&place, program, &["-m32"], "plain32") {
+        skipped("the compiler has no C library of 32 bits");
+    }
+    let ran = place.run(tool(&place, Some(&ours), &["-q", "--", "./script"]));
+    assert_eq!(ran.ends_with(0).err, "");
+}
+
+/// As conda links: what a `DT_RPATH` leads to goes before `LD_LIBRARY_PATH`.
+#[test]
+fn what_a_script_names_is_looked_at_and_preloaded_where_the_path_does_not_reach_it() {
+    let place = Place::new();
+    let ours = ours(&place);
+    solver(&place, "solver", "disable");
+    let extension = environment_with_a_wheel(&place);
+    script(&place, "solve.sh", "#!/bin/sh\n./solver\n");
+    let text = format!("#!/bin/bash\nexec venv/bin/python \"{extension}\"\n");
+    script(&place, "train.sh", &text);
+    script(&place, "all.sh", "#!/bin/sh\n./train.sh\n");
+    for (command, why) in [
+        (
+            &["./solve.sh"][..],
+            "./solver in ./solve.sh: it links libgomp.so.1",
+        ),
+        (&["./train.sh"], "venv/bin/python in ./train.sh: Python"),
+        (&["./all.sh"], "venv/bin/python in ./train.sh: Python"),
+        (
+            &["sh", "-c", "./train.sh"],
+            "venv/bin/python in ./train.sh: Python",
+        ),
+    ] {
+        let args = [&["--"][..], command].concat();
+        let ran = place.run(tool(&place, Some(&ours), &args)).ends_with(0);
+        assert_eq!(ran.out, "ours\n", "{command:?}: {}", ran.err);
+        assert!(ran.err.contains(why), "{}", ran.err);
+        assert_eq!(given(&plan(&place, Some(&ours), command)), ["LD_PRELOAD"]);
+    }
+}
+
+/// `R` is a script that executes another program, `Rscript` a program that executes that script; packages are opened later.
+#[test]
+fn the_packages_of_r_get_ours() {
+    let place = Place::new();
+    let ours = ours(&place);
+    let package = "lib/R/library/data/libs/data.so";
+    runtime(&place, "theirs", "libgomp.so.1", "theirs/libgomp.so.1");
+    let theirs = place.join("theirs");
+    let rpath = format!("-Wl,--enable-new-dtags,-rpath,{}", theirs.display());
+    let args = ["-shared", "-fPIC", "theirs/libgomp.so.1", &rpath];
+    assert!(cc(&place, CALLER, &args, package), "a package");
+    assert!(cc(&place, HOST, &["-ldl"], "lib/R/bin/exec/R"), "R");
+    let text = format!(
+        "#!/bin/sh\nR_HOME_DIR={}\nR_HOME=\"${{R_HOME_DIR}}\"\n\
+         LD_LIBRARY_PATH=${{R_HOME}}/lib${{LD_LIBRARY_PATH:+:}}${{LD_LIBRARY_PATH}}\nexport LD_LIBRARY_PATH\n\
+         exec \"${{R_HOME}}/bin/exec${{R_ARCH}}/R\" \"${{@}}\"\n",
+        place.join("lib/R").display()
+    );
+    script(&place, "bin/R", &text);
+    let start = "#include <unistd.h>\nint main (int c, char **v) { (void) c; return execv (\"bin/R\", v); }";
+    assert!(cc(&place, start, &[], "bin/Rscript"), "Rscript");
+    for name in ["bin/R", "bin/Rscript"] {
+        let args = ["--", name, package];
+        let ran = place.run(tool(&place, Some(&ours), &args)).ends_with(0);
+        assert_eq!(ran.out, "ours\n", "{name}: {}", ran.err);
+        let wherever = format!(
+            "R's data.so links libgomp.so.1; in whatever {name} opens or starts: LD_LIBRARY_PATH="
+        );
+        assert!(ran.err.contains(&wherever), "{}", ran.err);
+        let plan = plan(&place, Some(&ours), &[name]);
+        let last = plan["interpreters"].as_array().and_then(|all| all.last());
+        let last = last.and_then(Value::as_str).expect("a program");
+        assert!(last.ends_with("lib/R/bin/exec/R"), "{plan:#}");
+    }
+}
+
+/// Julia opens the libgomp that it brings along by its path, and packages of libraries after that, each apart from others.
+#[test]
+fn the_packages_of_julia_get_ours() {
+    let place = Place::new();
+    let ours = ours(&place);
+    let bundled = "julia/lib/julia/libgomp.so.1";
+    runtime(&place, "bundled", "libgomp.so.1", bundled);
+    let args = ["-shared", "-fPIC", bundled];
+    assert!(
+        cc(&place, CALLER, &args, "artifact/libfinufft.so"),
+        "a library"
+    );
+    let host = HOST.replace(
+        "void *extension",
+        "if (!dlopen (argv[2], RTLD_LAZY | RTLD_DEEPBIND)) return 1;\n  void *extension",
+    );
+    assert!(cc(&place, &host, &["-ldl"], "julia/bin/julia"), "julia");
+    let command = ["julia/bin/julia", "artifact/libfinufft.so", bundled];
+    let run = |options: &[&str]| {
+        let args = [options, &["--"], &command].concat();
+        place.run(tool(&place, Some(&ours), &args)).ends_with(0)
+    };
+    assert_eq!(run(&["-q", "--without", "openmp"]).out, "bundled\n");
+    let ran = run(&[]);
+    assert_eq!(ran.out, "ours\n", "{}", ran.err);
+    assert!(
+        ran.err.contains("Julia opens ") && ran.err.contains("LD_PRELOAD="),
+        "{}",
+        ran.err
+    );
 }
 
 const PACKAGES: &str = "venv/lib/python3.11/site-packages";

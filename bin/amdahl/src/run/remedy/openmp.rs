@@ -2,19 +2,26 @@
 
 use std::path::Path;
 
-use crate::run::facts::{Beyond, Facts, Image, Kind, Runtime};
+use crate::run::facts::{Beyond, Facts, Image, Kind, Runtime, Starts};
+use crate::run::started::Manner;
 
 use super::{Outcome, Remedy, Verdict, are_more_than};
 
-/// Preloads our `libgomp.so.1`.
+/// Preloads our `libgomp.so.1`, or has the loader find it first.
 ///
 /// The loader takes a library that is there already for one that is asked for by the same name, so
 /// that GCC's is not even loaded. A copy under another name is loaded, but the names in it are
 /// looked for in all libraries in their order, and the preloaded ones come first.
+///
+/// A preloaded library is loaded into all that a shell starts: into `sed` as well, at some cost, and one of 32 bits says that it is not.
+/// So what is started unseen is given the folder of ours instead, before all others: who does not ask for `libgomp.so.1` sees nothing of
+/// that, and who is of another machine passes it by in silence.
 pub struct OpenMp;
 
 /// The variable that the loader reads.
 const PRELOAD: &str = "LD_PRELOAD";
+/// Where the loader looks first, but for `DT_RPATH`.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Has the runtime print at the end what it counted.
 const STATS: &str = "AMDAHL_OMP_STATS";
 
@@ -34,24 +41,35 @@ impl Remedy for OpenMp {
                 .iter()
                 .find(|runtime| kinds.contains(&runtime.kind))
         };
-        let replaceable = of_kind(&[Kind::Gomp, Kind::GompCopy]);
+        let starts = facts.program.starts.as_ref();
+        let mut replaceable = of_kind(&[Kind::Gomp, Kind::GompCopy]);
+        // Who asks for it by name has it preloaded, which reaches more.
+        let mut is_by_path = starts.is_some() && !facts.asks_for(self.name());
+        if is_by_path && let Some(runtime) = not_reached(facts) {
+            is_by_path = false;
+            replaceable = Some(runtime);
+        }
         let inside = of_kind(&[Kind::GompInside]);
-        let because = match (replaceable, inside) {
-            (Some(runtime), _) => runtime.via.clone(),
-            (None, Some(runtime)) => runtime.via.clone(),
-            (None, None) if facts.asks_for(self.name()) => "asked for by --with".to_owned(),
-            (None, None) => {
-                let mut verdict = Verdict::new(self, Outcome::NotNeeded, nothing_found(facts));
-                tell_of_packages(facts, &mut verdict);
-                return verdict;
+        let is_asked = facts.asks_for(self.name());
+        let because = match (starts, replaceable.or(inside)) {
+            (Some(starts), Some(runtime)) => {
+                format!("{}; {}", runtime.via, wherever(facts, starts))
             }
+            (Some(starts), None) => wherever(facts, starts),
+            (None, Some(runtime)) => runtime.via.clone(),
+            (None, None) if is_asked => "asked for by --with".to_owned(),
+            (None, None) => return self.not_needed(facts, nothing_found(facts)),
         };
         let impossible = |why: String| Verdict::new(self, Outcome::Impossible, why);
-        if let Some(why) = cannot_preload(facts) {
-            return impossible(why);
+        let is_seen = is_asked || replaceable.or(inside).is_some();
+        if let Some(why) = cannot_load(facts) {
+            return match is_seen {
+                true => impossible(why),
+                false => self.not_needed(facts, why),
+            };
         }
         if replaceable.is_none()
-            && let Some(runtime) = inside
+            && let Some(runtime) = inside.filter(|_| starts.is_none())
             && !facts.asks_for(self.name())
         {
             return impossible(format!(
@@ -88,7 +106,8 @@ impl Remedy for OpenMp {
         }
         let own = match &facts.libgomp {
             Ok(own) => own,
-            Err(why) => return impossible(why.clone()),
+            Err(why) if is_seen => return impossible(why.clone()),
+            Err(why) => return self.not_needed(facts, why.clone()),
         };
         let Some(own_text) = own.to_str() else {
             return impossible(format!(
@@ -96,28 +115,26 @@ impl Remedy for OpenMp {
                 own.display()
             ));
         };
-        if facts.is_unreadable(PRELOAD) {
-            return impossible(format!("{PRELOAD} is set to something that is not UTF-8"));
+        if let Some(name) = [PRELOAD, LIBRARY_PATH]
+            .into_iter()
+            .find(|name| facts.is_unreadable(name))
+        {
+            return impossible(format!("{name} is set to something that is not UTF-8"));
         }
-        let before = facts.variable(PRELOAD).unwrap_or("").trim();
+        let preloaded = facts.variable(PRELOAD).unwrap_or("").trim();
         let is_gomp = |name: &str| {
             name.rsplit('/')
                 .next()
                 .is_some_and(|file| file.starts_with("libgomp"))
         };
-        let is_there = is_there(facts, own);
-        if !is_there && names(before).any(is_gomp) {
+        let is_there = is_there(facts, own) && !(is_asked && starts.is_some())
+            || names(preloaded).any(|name| Path::new(name) == own);
+        if !is_there && names(preloaded).any(is_gomp) {
             return Verdict::new(
                 self,
                 Outcome::LeftAlone,
-                format!("{PRELOAD} has a libgomp of your own: {before}"),
+                format!("{PRELOAD} has a libgomp of your own: {preloaded}"),
             );
-        }
-        if !is_there && own_text.contains([':', ' ']) {
-            return impossible(format!(
-                "{own_text} has a space or colon in its path, at which the loader divides \
-                 {PRELOAD}; install amdahl elsewhere"
-            ));
         }
         let mut verdict = if is_there {
             Verdict::new(
@@ -125,17 +142,40 @@ impl Remedy for OpenMp {
                 Outcome::LeftAlone,
                 format!("{own_text} is loaded already"),
             )
+        } else if !is_by_path {
+            if own_text.contains([':', ' ']) {
+                return impossible(format!(
+                    "{own_text} has a space or colon in its path, at which the loader divides \
+                     {PRELOAD}; install amdahl elsewhere"
+                ));
+            }
+            let mut verdict = Verdict::new(self, Outcome::Applied, because);
+            verdict.set(PRELOAD, joined([preloaded, own_text]));
+            if let Some(starts) = starts {
+                verdict.note(format!(
+                    "it is loaded into all programs {}, for about 0.2 ms of CPU time each; those of 32 bits say that they ignore it",
+                    wherever(facts, starts)
+                ));
+            }
+            verdict
+        } else if let Some(folder) = &facts.library_path {
+            let mut verdict = Verdict::new(self, Outcome::Applied, because);
+            let before = facts.variable(LIBRARY_PATH).unwrap_or("").trim();
+            verdict.set(LIBRARY_PATH, joined([folder, before]));
+            verdict.note(
+                "this reaches all that ask for libgomp.so.1, and nobody else; a copy under another name, one that is opened by its path \
+                 or that a DT_RPATH leads to is reached by --with openmp, which preloads ours into every program",
+            );
+            verdict
         } else {
-            Verdict::new(self, Outcome::Applied, because)
-        };
-        if !is_there {
-            let value = if before.is_empty() {
-                own_text.to_owned()
-            } else {
-                format!("{before}:{own_text}")
+            let why = format!(
+                "{own_text} is beside other libraries, so that its folder is not put before others; --with openmp preloads it"
+            );
+            return match is_seen {
+                true => impossible(why),
+                false => self.not_needed(facts, why),
             };
-            verdict.set(PRELOAD, value);
-        }
+        };
         if facts.stats {
             verdict.set(STATS, "true");
         }
@@ -158,11 +198,44 @@ impl Remedy for OpenMp {
     }
 }
 
+impl OpenMp {
+    fn not_needed(&self, facts: &Facts, why: String) -> Verdict {
+        let mut verdict = Verdict::new(self, Outcome::NotNeeded, why);
+        tell_of_packages(facts, &mut verdict);
+        verdict
+    }
+}
+
+/// `first:second`, of those that are something.
+fn joined(parts: [&str; 2]) -> String {
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join(":")
+}
+
+/// `in whatever ./train.sh starts`.
+fn wherever(facts: &Facts, starts: &Starts) -> String {
+    let typed = &facts.program.typed;
+    match starts.manner {
+        Manner::Starts => format!("in whatever {typed} starts"),
+        Manner::Opens => format!("in whatever {typed} opens or starts"),
+    }
+}
+
+/// A runtime in the place of which the loader would not find ours by its folder alone.
+fn not_reached(facts: &Facts) -> Option<&Runtime> {
+    let mut runtimes = facts.program.runtimes.iter();
+    runtimes.find(|runtime| {
+        matches!(runtime.kind, Kind::Gomp | Kind::GompCopy) && !runtime.is_reached_by_path
+    })
+}
+
 /// Whether the program gets our runtime in the place of GCC's: by what was `said`, or without us.
 pub fn is_ours(facts: &Facts, said: &[Verdict]) -> bool {
-    let is_set = said.iter().any(|verdict| verdict.sets(PRELOAD));
+    let is_set = said
+        .iter()
+        .any(|verdict| verdict.sets(PRELOAD) || verdict.sets(LIBRARY_PATH));
     let is_there = || matches!(&facts.libgomp, Ok(own) if is_there(facts, own));
-    cannot_preload(facts).is_none() && (is_set || is_there())
+    cannot_load(facts).is_none() && (is_set || is_there())
 }
 
 /// The libraries in a value of [`PRELOAD`].
@@ -174,7 +247,16 @@ fn names(value: &str) -> impl Iterator<Item = &str> {
 fn is_there(facts: &Facts, own: &Path) -> bool {
     let before = facts.variable(PRELOAD).unwrap_or("").trim();
     let mut runtimes = facts.program.runtimes.iter();
-    names(before).any(|name| Path::new(name) == own) || runtimes.any(|runtime| runtime.path == own)
+    let path = facts.variable(LIBRARY_PATH).unwrap_or("").trim();
+    let is_first = || {
+        let first = path.split([':', ';']).next();
+        facts.program.starts.is_some()
+            && facts.library_path.as_deref() == first
+            && not_reached(facts).is_none()
+    };
+    names(before).any(|name| Path::new(name) == own)
+        || runtimes.any(|runtime| runtime.path == own)
+        || is_first()
 }
 
 /// A program may rely on having as many threads as it was told to have: only who knows it can let it have fewer.
@@ -214,8 +296,8 @@ fn nothing_found(facts: &Facts) -> String {
     }
 }
 
-/// Why the loader would not take our library.
-fn cannot_preload(facts: &Facts) -> Option<String> {
+/// Why the loader would not take our library, of the program or of those that it starts.
+fn cannot_load(facts: &Facts) -> Option<String> {
     let path = facts
         .program
         .interpreters
@@ -224,6 +306,8 @@ fn cannot_preload(facts: &Facts) -> Option<String> {
     let path = path.display();
     match &facts.program.image {
         Image::Dynamic | Image::Unknown(_) => None,
+        // Who is started by it may have another loader.
+        Image::Static if facts.program.starts.is_some() => None,
         Image::Static => Some(format!(
             "{path} is linked statically: there is no loader that could give it another library; \
              link it without -static"

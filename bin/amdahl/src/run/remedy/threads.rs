@@ -196,5 +196,10 @@ fn is_java(facts: &Facts) -> bool {
 }
 
 fn launcher(facts: &Facts) -> Option<&str> {
-    names(facts).find(|name| LAUNCHERS.contains(name))
+    let started = facts.program.starts.iter();
+    let named = started.flat_map(|starts| &starts.programs);
+    let named = named.filter_map(|path| path.file_name()?.to_str());
+    names(facts)
+        .chain(named)
+        .find(|name| LAUNCHERS.contains(name))
 }
