@@ -23,6 +23,8 @@ const LIBRARY_VARIABLE: &str = "AMDAHL_LIBGOMP";
 const INTERPRETERS_MAX: usize = 8;
 /// Programs that are looked at of those that scripts and arguments name.
 const NAMED_MAX: usize = 64;
+/// Words of a script that are looked for.
+const WORDS_MAX: usize = 4096;
 /// Scripts that are named by scripts.
 const SCRIPTS_MAX: u32 = 4;
 /// What is read of a script to see what it names.
@@ -147,14 +149,20 @@ fn program(
             seen: BTreeSet::new(),
             programs: Vec::new(),
         };
-        let reads_scripts = is_text || started::is_shell(&last);
-        if reads_scripts && let Some(text) = script_text(&path) {
+        let mut is_script_to_come = started::is_shell(&last);
+        if (is_text || is_script_to_come)
+            && let Some(text) = script_text(&path)
+        {
             named.of_text(&text, &typed, path.parent(), 0);
+            is_script_to_come = false;
         }
         for argument in arguments {
             let file = Path::new(argument);
-            match script_text(file).filter(|_| reads_scripts) {
-                Some(text) => named.of_text(&text, argument, file.parent(), 0),
+            match script_text(file).filter(|_| is_script_to_come) {
+                Some(text) => {
+                    named.of_text(&text, argument, file.parent(), 0);
+                    is_script_to_come = false;
+                }
                 None => named.of_text(argument, &typed, None, 0),
             }
         }
@@ -257,7 +265,7 @@ struct Named<'a, 'b> {
 impl Named<'_, '_> {
     /// What `text` names, which is what `whose` says. Paths may be meant from here or from `folder`.
     fn of_text(&mut self, text: &str, whose: &str, folder: Option<&Path>, depth: u32) {
-        for word in started::words(text) {
+        for word in started::words(text).into_iter().take(WORDS_MAX) {
             let here = [Some(Path::new("")), folder].into_iter().flatten();
             let mut files = here.map(|folder| folder.join(word));
             // A script need not be executable, if it is read by a program that is named before it.

@@ -573,7 +573,7 @@ mod tests {
         let mut job = script(&[], &["/usr/bin/mpirun"]);
         job.machine = facts.machine.clone();
         assert_eq!(verdict(&job, "threads").outcome, Outcome::LeftAlone);
-        let mut other = script(&[], &["/usr/bin/make"]);
+        let mut other = script(&[], &["/usr/bin/make", "/usr/bin/ssh"]);
         other.machine = facts.machine.clone();
         assert_eq!(changes(&other)["OMP_NUM_THREADS"], "2");
         facts.asked.insert("threads".to_owned());

@@ -199,6 +199,8 @@ fn launcher(facts: &Facts) -> Option<&str> {
     let started = facts.program.starts.iter();
     let named = started.flat_map(|starts| &starts.programs);
     let named = named.filter_map(|path| path.file_name()?.to_str());
+    // It sends no environment along, and scripts name it for other things.
+    let named = named.filter(|&name| name != "ssh");
     names(facts)
         .chain(named)
         .find(|name| LAUNCHERS.contains(name))
