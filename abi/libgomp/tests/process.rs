@@ -49,6 +49,45 @@ fn memory_of_workers_that_have_ended_serves_others() {
     );
 }
 
+/// llama.cpp under a quota: slow, and nobody said why.
+#[test]
+fn regions_of_more_threads_than_can_run_are_told_with_what_to_set() {
+    let Some(program) = Program::build("regions_of_more_threads", "asked") else {
+        return;
+    };
+    let run = |case: &str, variables: &[(&str, &str)]| {
+        let output = program.run_with(Runtime::Ours, variables, &[case]);
+        let told = text(&output.stderr);
+        let told = told.lines().find(|line| line.contains("asked for up to"));
+        (text(&output.stdout), told.unwrap_or("").to_owned())
+    };
+    let stats = ("AMDAHL_OMP_STATS", "true");
+    let (had, told) = run("clause", &[stats]);
+    assert_eq!(had, "many\n");
+    assert!(told.contains(": 2 regions asked"), "{told}");
+    assert!(told.contains(" 2 of them by num_threads: "), "{told}");
+    assert!(told.contains("AMDAHL_OMP_DYNAMIC=true"), "{told}");
+    // What it says helps.
+    let may_shrink = ("AMDAHL_OMP_DYNAMIC", "true");
+    assert_eq!(
+        run("clause", &[stats, may_shrink]),
+        ("few\n".into(), String::new())
+    );
+    let (had, told) = run("set", &[stats]);
+    assert_eq!(had, "many\n");
+    assert!(
+        told.contains(" 0 of them by num_threads: OMP_NUM_THREADS="),
+        "{told}"
+    );
+    // Who has forbidden it is told no more than how many there were.
+    let (_, told) = run("clause", &[stats, ("AMDAHL_OMP_DYNAMIC", "false")]);
+    assert!(told.ends_with("by num_threads"), "{told}");
+    assert_eq!(run("few", &[stats]).1, "");
+    // And nobody is told who did not ask.
+    let silent = program.run_with(Runtime::Ours, &[], &["clause"]);
+    assert_eq!(text(&silent.stderr), "");
+}
+
 /// Joblib's workers set OMP_NUM_THREADS, or call omp_set_num_threads: a number that is for all others must not be theirs.
 #[test]
 fn our_own_number_of_threads_is_for_programs_that_nobody_told() {

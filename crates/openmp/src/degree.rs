@@ -8,7 +8,7 @@ use amdahl_phantom_page::{Finder, Followed};
 use crate::kept::Kept;
 use crate::sizing::Sizing;
 use crate::thread::Thread;
-use crate::{capacity, icv, sys, team};
+use crate::{capacity, icv, stats, sys, team};
 
 /// The number of threads of a region. `specified`: by a clause, 0 if there is none; `useful`: more cannot be used
 /// (sections), 0 if that is not known.
@@ -25,11 +25,8 @@ pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
         return 1;
     }
     capacity::follow();
-    let mut threads = if specified == 0 {
-        icv.nthreads
-    } else {
-        specified
-    };
+    let by_clause = specified != 0;
+    let mut threads = if by_clause { specified } else { icv.nthreads };
     if icv::globals().own.dynamic.unwrap_or(icv.dynamic) {
         threads = threads.min(self::threads());
         if useful != 0 {
@@ -52,6 +49,7 @@ pub unsafe fn resolve(thread: *mut Thread, specified: u32, useful: u32) -> u32 {
         }
         threads = reserved.min(left) + 1;
     }
+    stats::asked(threads, by_clause);
     threads.max(1)
 }
 

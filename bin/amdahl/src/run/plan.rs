@@ -455,6 +455,21 @@ mod tests {
         assert!(notes("OMP_DYNAMIC", "false").is_empty());
     }
 
+    /// llama.cpp has as many threads as the machine has CPUs, by a clause.
+    #[test]
+    fn under_a_quota_it_is_noted_that_numbers_of_the_programs_own_stay() {
+        let mut facts = facts(&[Kind::Gomp]);
+        let is_noted = |facts: &Facts| {
+            let notes = verdict(facts, "openmp").notes;
+            notes.iter().any(|note| note.contains("num_threads"))
+        };
+        assert!(!is_noted(&facts));
+        facts.machine = machine(48, 48, Some(2.0));
+        assert!(is_noted(&facts));
+        set(&mut facts, "AMDAHL_OMP_DYNAMIC", "true");
+        assert!(!is_noted(&facts));
+    }
+
     #[test]
     fn who_says_how_many_threads_openmp_has_says_it_of_those_that_ask_there() {
         let mut facts = facts(&[]);

@@ -183,6 +183,7 @@ impl Remedy for OpenMp {
             verdict.outcome = Outcome::Applied;
         }
         tell_of_too_many_threads(facts, &mut verdict);
+        tell_of_own_numbers(facts, &mut verdict);
         if let Some(copy) = of_kind(&[Kind::GompCopy]) {
             verdict.note(format!(
                 "{} is loaded as well, but not called, unless a library is opened with \
@@ -272,6 +273,17 @@ fn tell_of_too_many_threads(facts: &Facts, verdict: &mut Verdict) {
         verdict.note(format!(
             "OMP_NUM_THREADS={value} is more than can run at once ({cpus}); if the program works with any number, \
              OMP_DYNAMIC=true has each region use no more"
+        ));
+    }
+}
+
+/// What a clause says is not seen in a program, nor whether it is executed.
+fn tell_of_own_numbers(facts: &Facts, verdict: &mut Verdict) {
+    let (cpus, all) = (facts.machine.cpus(), facts.machine.online);
+    if cpus < all && facts.variable("AMDAHL_OMP_DYNAMIC").is_none() {
+        verdict.note(format!(
+            "a program that says itself how many threads it has (num_threads, omp_set_num_threads) has them, also where no more than \
+             {cpus} can run at once; --stats tells whether it did, and what to set"
         ));
     }
 }
