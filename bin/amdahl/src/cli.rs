@@ -471,12 +471,30 @@ Examples:
   amdahl phantom --serve -- ./lu.C.x
   amdahl phantom --serve --pid 4711
   amdahl phantom --serve --vm 815 --page /dev/shm/guest
+  amdahl phantom --serve --vm all --page /srv/pages
   amdahl phantom --serve --pid 42 --host-page /mnt/host/guest
 
 A phantom is a thread that could run and has no CPU. --serve publishes the figures in a page of
 shared memory, whose path it prints and hands to the command in AMDAHL_PHANTOM. --page names a
 file that is mapped into a guest, where what the host publishes is a source: of QEMU's device
 ivshmem-plain, which is found, or of the file that --host-page names (docs/phantom.md).";
+
+/// Virtual machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vm {
+    /// All that there are, as they come and go.
+    All,
+    /// The one that this process runs.
+    Process(u32),
+}
+
+fn vm(text: &str) -> Result<Vm, String> {
+    match text.parse() {
+        _ if text == "all" => Ok(Vm::All),
+        Ok(pid) if pid > 0 => Ok(Vm::Process(pid)),
+        _ => Err("a process id or all".to_owned()),
+    }
+}
 
 /// `amdahl phantom`.
 #[derive(Debug, Args)]
@@ -487,9 +505,9 @@ pub struct Phantom {
     /// Watch a control group: a path, or a name below where they are mounted
     #[arg(long, value_name = "GROUP", value_parser = control_group, group = "whom")]
     pub cgroup: Option<PathBuf>,
-    /// Watch the virtual CPUs of a virtual machine, by the process that runs it
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..), group = "whom")]
-    pub vm: Option<u32>,
+    /// Watch the virtual CPUs of a virtual machine, by the process that runs it; with --serve also several, or all that there are
+    #[arg(long, value_name = "PID|all", value_delimiter = ',', value_parser = vm, group = "whom")]
+    pub vm: Vec<Vm>,
     /// Watch everything on this machine: so it is where nothing else is said
     #[arg(long, group = "whom")]
     pub system: bool,
@@ -508,7 +526,8 @@ pub struct Phantom {
     /// Publish each look in a page of shared memory, for runtimes to read
     #[arg(long, conflicts_with_all = ["watch", "json"])]
     pub serve: bool,
-    /// With --serve: publish in this file, which can be mapped into a guest, and leave it there in the end
+    /// With --serve: publish in this file, which can be mapped into a guest, and leave it there in the end; of several virtual
+    /// machines it is a folder, with a file for each
     #[arg(long, value_name = "FILE", requires = "serve")]
     pub page: Option<PathBuf>,
     /// What the host publishes of this guest: a file, or off [default: that of an ivshmem device, if there is one]

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::clock;
 use crate::error::SourceError;
 use crate::host_page::HostPage;
+use crate::machine::Machine;
 use crate::proc::cpus::{self, Text, tick_ns};
 use crate::proc::text::{self, CpuTicks};
 use crate::proc::threads::{Members, ThreadSums};
@@ -50,13 +51,6 @@ enum Counted {
     Everyone,
 }
 
-/// `/proc/stat` is the dearest file there is (the kernel adds up all interrupts of all CPUs): where it only adds details, it is read
-/// this often at most, and so rarely that its reading takes at most a thousandth of a CPU.
-#[cfg(feature = "bpf")]
-const STAT_PAUSE_NS: u64 = 100_000_000;
-#[cfg(feature = "bpf")]
-const STAT_SHARE: u64 = 1000;
-
 /// Makes readings.
 pub struct Sampler {
     scope: Scope,
@@ -67,14 +61,16 @@ pub struct Sampler {
     seen: CpuSet,
     allowed: CpuSet,
     quotas: Vec<Bandwidth>,
-    stat: Text,
-    loadavg: Option<Text>,
+    machine: Machine,
+    /// Others look together with us, and say when.
+    is_together: bool,
     pressure: Option<Text>,
     ticks: CpuTicks,
     /// Of CPUs that are not allowed.
     elsewhere: u64,
     host: Option<HostPage>,
-    stat_due_ns: u64,
+    /// Of which reading of `/proc/stat` the ticks are; 0 of none.
+    stat_number: u64,
     last_ns: u64,
     last_ours_ns: u64,
     others_ns: u64,
@@ -87,10 +83,25 @@ impl Sampler {
     /// # Errors
     /// [`SourceError`]; with [`How::Proc`] only where `/proc` or sysfs are missing.
     pub fn new(scope: Scope, how: How) -> Result<Sampler, SourceError> {
+        Sampler::of(scope, how, Machine::open()?, false)
+    }
+
+    /// The same together with others, who share `machine`: its files are read once for each [`Machine::begin_look`], which is to come
+    /// before the reading of all.
+    ///
+    /// # Errors
+    /// As [`Sampler::new`].
+    pub fn together(scope: Scope, how: How, machine: &Machine) -> Result<Sampler, SourceError> {
+        Sampler::of(scope, how, machine.clone(), true)
+    }
+
+    fn of(
+        scope: Scope,
+        how: How,
+        machine: Machine,
+        is_together: bool,
+    ) -> Result<Sampler, SourceError> {
         let online = amdahl_topology::online()?;
-        let open = |path: &'static str| {
-            Text::open(path).map_err(|source| SourceError::Read { path, source })
-        };
         let counted = match how {
             #[cfg(feature = "bpf")]
             How::Bpf { keeps_takers } => Counted::Bpf(crate::bpf::Followed::new(
@@ -111,13 +122,13 @@ impl Sampler {
             allowed: online.clone(),
             online,
             quotas: Vec::new(),
-            stat: open("/proc/stat")?,
-            loadavg: Text::open("/proc/loadavg").ok(),
+            machine,
+            is_together,
             pressure: of_group.or_else(|| Text::open("/proc/pressure/cpu").ok()),
             ticks: CpuTicks::default(),
             elsewhere: 0,
             host: None,
-            stat_due_ns: 0,
+            stat_number: 0,
             last_ns: 0,
             last_ours_ns: 0,
             others_ns: 0,
@@ -198,6 +209,8 @@ impl Sampler {
         if let Counted::Bpf(followed) = &self.counted {
             followed.watch(&self.allowed);
         }
+        // Other CPUs may be allowed: the ticks of before are not theirs.
+        self.stat_number = 0;
         self.quotas = match (&self.scope.group, self.scope.members.processes().first()) {
             (Some(group), _) => amdahl_topology::bandwidth_around(group)?,
             (None, Some(&pid)) => match amdahl_topology::bandwidth_of(pid) {
@@ -220,12 +233,11 @@ impl Sampler {
             0 => 0,
             last_ns => now_ns.saturating_sub(last_ns),
         };
+        if !self.is_together {
+            self.machine.begin_look();
+        }
         self.read_stat(now_ns)?;
-        let runnable = self.loadavg.as_mut().and_then(|loadavg| {
-            let text = loadavg.read(0).ok()?;
-            // We who ask run, too.
-            Some(text::runnable_threads(text)?.saturating_sub(1))
-        });
+        let runnable = self.machine.files().runnable();
         let tick_ns = tick_ns();
         let in_ns = |ticks: u64| ticks.saturating_mul(tick_ns);
         let mut reading = Reading {
@@ -290,32 +302,29 @@ impl Sampler {
     }
 
     fn read_stat(&mut self, now_ns: u64) -> Result<(), SourceError> {
-        if now_ns < self.stat_due_ns {
-            return Ok(());
-        }
-        let begun_ns = clock::thread_cpu_ns();
         let is_all = self.allowed == self.online;
         // The sum is the first line, that of a CPU less than 200 bytes.
-        let bytes_max = if is_all {
+        let bytes = if is_all {
             1
         } else {
             200 * (2 + self.online.last().unwrap_or(0) as usize)
         };
-        let stat = self
-            .stat
-            .read(bytes_max)
-            .map_err(|source| SourceError::Read {
-                path: "/proc/stat",
-                source,
-            })?;
-        self.ticks = cpus::sum(stat, &self.allowed, is_all);
-        self.elsewhere = cpus::busy_elsewhere(stat, self.ticks, is_all);
-        #[cfg(feature = "bpf")]
-        if matches!(self.counted, Counted::Bpf(_)) {
-            let cost_ns = clock::thread_cpu_ns().saturating_sub(begun_ns);
-            self.stat_due_ns = now_ns + STAT_PAUSE_NS.max(cost_ns.saturating_mul(STAT_SHARE));
+        let is_detail = match &self.counted {
+            #[cfg(feature = "bpf")]
+            Counted::Bpf(_) => true,
+            _ => false,
+        };
+        let mut files = self.machine.files();
+        let stat = files.stat(now_ns, bytes, is_detail);
+        let (stat, number) = stat.map_err(|source| SourceError::Read {
+            path: "/proc/stat",
+            source,
+        })?;
+        if number != self.stat_number {
+            self.ticks = cpus::sum(stat, &self.allowed, is_all);
+            self.elsewhere = cpus::busy_elsewhere(stat, self.ticks, is_all);
+            self.stat_number = number;
         }
-        let _ = begun_ns;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! `amdahl phantom`: who takes the CPUs away, now.
 
 mod account;
+mod fleet;
 mod host;
 mod look;
 mod serve;
@@ -10,7 +11,7 @@ mod whom;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::child::{Child, Ended};
-use crate::cli::{Phantom, Selection};
+use crate::cli::{Phantom, Selection, Vm};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen;
@@ -22,6 +23,14 @@ use whom::Whom;
 pub fn main(args: &Phantom) -> Result<u8, Failure> {
     let cpus = watch::cpus(None)?;
     let interrupt = Interrupt::catch();
+    if args.vm.len() > 1 || args.vm.contains(&Vm::All) {
+        if !args.serve {
+            return Err(Failure::usage(
+                "several virtual machines at once are for --serve; one can be watched".to_owned(),
+            ));
+        }
+        return fleet::main(args, &interrupt);
+    }
     let selection = whom::selection(args);
     if args.serve {
         return serve::main(args, &selection, &cpus, &interrupt);
@@ -76,20 +85,31 @@ fn look_while(
     sink: Sink<'_>,
     interrupt: &Interrupt,
 ) -> Result<(Found, Option<Ended>), Failure> {
+    let look = |stop: &AtomicBool| {
+        let found = looking.run(sink, stop);
+        let has_command = !selection.command.is_empty();
+        match &found.failed {
+            Some(failure) if has_command => say_blind(failure, selection),
+            _ if found.is_over && !has_command => interrupt.say(),
+            _ => {}
+        }
+        found
+    };
+    beside(selection, child, interrupt, look)
+}
+
+/// Runs `look` on a thread of its own while the command runs, or as long as `selection` says; what it is given is true when it is to end.
+fn beside<T: Send>(
+    selection: &Selection,
+    child: Option<Child>,
+    interrupt: &Interrupt,
+    look: impl FnOnce(&AtomicBool) -> T + Send,
+) -> Result<(T, Option<Ended>), Failure> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let looker = std::thread::Builder::new()
             .name("amdahl-look".into())
-            .spawn_scoped(scope, || {
-                let found = looking.run(sink, &stop);
-                let has_command = !selection.command.is_empty();
-                match &found.failed {
-                    Some(failure) if has_command => say_blind(failure, selection),
-                    _ if found.is_over && !has_command => interrupt.say(),
-                    _ => {}
-                }
-                found
-            })
+            .spawn_scoped(scope, || look(&stop))
             .map_err(|error| Failure::machine(format!("cannot start a thread: {error}")))?;
         let ended = watch::run(selection, child, interrupt, || ());
         stop.store(true, Ordering::Relaxed);

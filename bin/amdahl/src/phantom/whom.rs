@@ -6,7 +6,7 @@ use amdahl_phantom::{Members, Scope};
 use amdahl_phantom_page::Subject;
 use amdahl_sched::vmm::guest_cpu;
 
-use crate::cli::{Phantom, Selection};
+use crate::cli::{Phantom, Selection, Vm};
 use crate::failure::Failure;
 use crate::sched::facts;
 use crate::watch::{self, processes};
@@ -27,19 +27,8 @@ pub enum Whom {
 impl Whom {
     /// As `args` say; `child` is the command that was started. Refuses what does not exist.
     pub fn new(args: &Phantom, child: Option<u32>) -> Result<Whom, Failure> {
-        if let Some(pid) = args.vm {
-            watch::existing(pid).map_err(|failure| Failure {
-                message: failure.message.replace("--pid", "--vm"),
-                ..failure
-            })?;
-            if virtual_cpus(pid).is_empty() {
-                return Err(Failure::program(format!(
-                    "--vm {pid}: none of its threads is known to be a virtual CPU (of KVM, or by its name one of QEMU, \
-                     Firecracker, Cloud Hypervisor, crosvm, kvmtool or VirtualBox; QEMU without KVM gives names with \
-                     -name GUEST,debug-threads=on); --pid {pid} watches all of its threads"
-                )));
-            }
-            return Ok(Whom::Machine(pid));
+        if let [Vm::Process(pid)] = args.vm[..] {
+            return Whom::of_machine(pid);
         }
         if let Some(pid) = args.pid {
             watch::existing(pid)?;
@@ -49,6 +38,22 @@ impl Whom {
             (None, Some(group)) => Whom::Group(group.clone()),
             (None, None) => Whom::System,
         })
+    }
+
+    /// The virtual CPUs of the machine that a process runs. Refuses what is none.
+    pub fn of_machine(pid: u32) -> Result<Whom, Failure> {
+        watch::existing(pid).map_err(|failure| Failure {
+            message: failure.message.replace("--pid", "--vm"),
+            ..failure
+        })?;
+        if virtual_cpus(pid).is_empty() {
+            return Err(Failure::program(format!(
+                "--vm {pid}: none of its threads is known to be a virtual CPU (of KVM, or by its name one of QEMU, \
+                 Firecracker, Cloud Hypervisor, crosvm, kvmtool or VirtualBox; QEMU without KVM gives names with \
+                 -name GUEST,debug-threads=on); --pid {pid} watches all of its threads"
+            )));
+        }
+        Ok(Whom::Machine(pid))
     }
 
     /// In words.
@@ -109,7 +114,7 @@ impl Whom {
 }
 
 /// Threads of a process that are CPUs of a guest.
-fn virtual_cpus(pid: u32) -> Vec<u32> {
+pub fn virtual_cpus(pid: u32) -> Vec<u32> {
     let process = facts::process(pid);
     let is_virtual = |&tid: &u32| {
         let thread = facts::thread(pid, tid, &process);
@@ -125,7 +130,10 @@ pub fn selection(args: &Phantom) -> Selection {
     let endless = std::time::Duration::from_secs(100 * 365 * 86_400);
     let goes_on = args.command.is_empty() && (args.watch || args.serve);
     Selection {
-        pid: args.pid.or(args.vm),
+        pid: args.pid.or(match args.vm[..] {
+            [Vm::Process(pid)] => Some(pid),
+            _ => None,
+        }),
         cgroup: args.cgroup.clone(),
         system: args.system,
         duration: args.duration.or(goes_on.then_some(endless)),

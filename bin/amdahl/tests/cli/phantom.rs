@@ -1,6 +1,7 @@
 //! `amdahl phantom`: what it shows, what it publishes, what it leaves behind.
 
 use std::ffi::CString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -636,6 +637,128 @@ fn an_ordinary_user_gets_what_there_is_and_is_told_what_is_missing() {
                 .is_some_and(|text| text.contains("root"))
         );
     }
+}
+
+/// A process that looks like a virtual machine of one CPU: its thread has the name that QEMU gives it, and waits.
+fn guest(place: &Place, args: &[&str]) -> Running {
+    let mut command = Command::new("sh");
+    let script = "printf 'CPU 0/TCG' > /proc/self/comm; echo there; read wait; :";
+    command.args(["-c", script, "qemu"]).args(args);
+    let mut command = place.here(command);
+    command.stdin(Stdio::piped());
+    let guest = place.start(command);
+    until("its name", || {
+        guest.out_so_far().contains("there").then_some(())
+    });
+    guest
+}
+
+/// Something was published at this path in the last ticks.
+fn until_published(path: &Path) {
+    let path = CString::new(path.to_str().expect("plain")).expect("no zero");
+    until("a fresh page", || {
+        let reader = Reader::open(&path).ok()?;
+        reader.read_fresh(coarse_now_ns()).ok()
+    });
+}
+
+#[test]
+fn one_server_has_a_page_for_each_virtual_machine_while_it_lives() {
+    let place = Place::new();
+    let [web, other] =
+        [&["-name", "guest=web1,debug-threads=on"][..], &[]].map(|args| guest(&place, args));
+    let of_process = |guest: &Running| place.join("pages").join(format!("pid-{}", guest.pid()));
+    let (of_web, of_other) = (of_process(&web), of_process(&other));
+    let args = [
+        "phantom", "--serve", "--vm", "all", "--probe", "proc", "--page", "pages",
+    ];
+    let server = place.start(place.tool(args));
+    assert_eq!(
+        page_of(&server),
+        place.join("pages").to_str().expect("plain")
+    );
+    until_published(&place.join("pages/web1"));
+    until_published(&of_other);
+    assert_eq!(
+        std::fs::read_link(&of_web).expect("a link"),
+        Path::new("web1")
+    );
+    // One that comes, of a name that is taken.
+    let next = guest(&place, &["-name", "web1"]);
+    let of_next = of_process(&next);
+    until_published(&of_next);
+    assert!(!of_next.is_symlink());
+    // Of those that have gone the named one's page stays, with nothing on it: another machine of that name maps the file.
+    for gone in [web, other] {
+        gone.signal(Signal::KILL);
+        gone.ended();
+    }
+    let is_gone = |path: &Path| (!path.is_symlink() && !path.exists()).then_some(());
+    until("no page", || is_gone(&of_web));
+    until("no page", || is_gone(&of_other));
+    let left = CString::new(place.join("pages/web1").to_str().expect("plain")).expect("no zero");
+    let is_fresh =
+        || Reader::open(&left).is_ok_and(|page| page.read_fresh(coarse_now_ns()).is_ok());
+    assert!(place.join("pages/web1").exists() && !is_fresh());
+    until_published(&of_next);
+    let again = guest(&place, &["-name", "web1"]);
+    until_published(&place.join("pages/web1"));
+    let of_again = of_process(&again);
+    server.signal(Signal::TERM);
+    let ran = server.ended().ends_with(0);
+    for words in ["(web1) in ", "(web1) has ended", "pid-"] {
+        assert!(ran.err.contains(words), "{}", ran.err);
+    }
+    assert!(is_gone(&of_next).is_some() && is_gone(&of_again).is_some());
+    assert!(!is_fresh());
+}
+
+#[test]
+fn a_server_of_some_virtual_machines_ends_with_the_last() {
+    let place = Place::new();
+    let [first, second] = [&[][..], &[]].map(|args| guest(&place, args));
+    let both = format!("{},{}", first.pid(), second.pid());
+    let args = ["phantom", "--serve", "--vm", &both, "--page", "pages"];
+    let server = place.start(place.tool(args.iter().chain(&["--probe", "proc", "--for", "1h"])));
+    for guest in [first, second] {
+        until_published(&place.join("pages").join(format!("pid-{}", guest.pid())));
+        guest.signal(Signal::KILL);
+        guest.ended();
+    }
+    server.ended().ends_with(0);
+
+    // Or when time is up, be there one or none.
+    let all = ["phantom", "--serve", "--vm", "all", "--page", "pages"];
+    let ended = place.amdahl(all.iter().chain(&["--for", "300ms"]));
+    ended.ends_with(0);
+
+    let me = std::process::id().to_string();
+    let args = [
+        "phantom", "--serve", "--vm", &me, "--vm", "1", "--page", "pages",
+    ];
+    let ran = place.amdahl(args).ends_with(3);
+    assert!(ran.err.contains("virtual CPU"), "{}", ran.err);
+    for (args, words) in [
+        (&["phantom", "--vm", "all"][..], "--serve"),
+        (
+            &["phantom", "--serve", "--vm", "some"],
+            "a process id or all",
+        ),
+        (
+            &["phantom", "--serve", "--vm", "all", "--pid", "1"],
+            "--pid",
+        ),
+    ] {
+        let ran = place.amdahl(args).ends_with(2);
+        assert!(ran.err.contains(words), "{}", ran.err);
+    }
+    // Who may write there could put other files in their places.
+    let open = place.join("open");
+    std::fs::create_dir(&open).expect("made");
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("changed");
+    let args = ["phantom", "--serve", "--vm", "all", "--page", "open"];
+    let ran = place.amdahl(args).ends_with(2);
+    assert!(ran.err.contains("nobody else may write"), "{}", ran.err);
 }
 
 #[test]

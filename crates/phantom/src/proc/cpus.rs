@@ -12,6 +12,8 @@ use super::text::{self, CpuTicks};
 pub struct Text {
     file: File,
     buffer: Vec<u8>,
+    /// How much of it was read last.
+    len: usize,
 }
 
 impl Text {
@@ -20,6 +22,7 @@ impl Text {
         Ok(Text {
             file: File::open(path)?,
             buffer: vec![0; 4096],
+            len: 0,
         })
     }
 
@@ -36,11 +39,17 @@ impl Text {
                 break;
             }
         }
-        let text = &self.buffer[..len];
-        Ok(match str::from_utf8(text) {
+        self.len = len;
+        Ok(self.last())
+    }
+
+    /// What it said when it was read last.
+    pub fn last(&self) -> &str {
+        let text = &self.buffer[..self.len];
+        match str::from_utf8(text) {
             Ok(text) => text,
             Err(error) => str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default(),
-        })
+        }
     }
 }
 
