@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::tool::{Place, skipped};
+use crate::tool::{Place, alone, bpf, cpus, skipped};
 
 /// Our runtime: where the variable says, or where `abi/libgomp/link.sh` puts it.
 fn ours() -> Option<PathBuf> {
@@ -48,6 +48,55 @@ fn compare(place: &Place, ours: &Path, command: &[&str]) {
     assert!(said.contains("openmp:"), "it says what it counted: {said}");
     assert_eq!(gcc, own);
     assert!(gcc.lines().count() >= 2, "{gcc}");
+}
+
+/// The planted program, whose size is a matter of `planted/`; here it is what its waits are taken for, which holds on a busy machine too.
+#[test]
+fn the_barriers_of_a_program_under_run_are_barriers() {
+    let _alone = alone();
+    if let Err(why) = bpf() {
+        return skipped(why);
+    }
+    if cpus() < 2 {
+        return skipped("takes two CPUs");
+    }
+    let Some(ours) = ours() else { return };
+    let place = Place::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/cpp/openmp.cpp");
+    let mut compiler = Command::new("g++");
+    compiler.args(["-O2", "-g", "-fopenmp", source, "-o"]);
+    let built = compiler.arg(place.join("openmp")).output();
+    if !built.is_ok_and(|built| built.status.success()) {
+        return skipped("there is no g++ with OpenMP");
+    }
+    let amdahl = env!("CARGO_BIN_EXE_amdahl");
+    let scale = ["scale", "--json", "--no-warmup", "-q", "--bare-runs", "0"];
+    let points = ["--runs", "1", "--cpus", "1,2", "--", amdahl];
+    let run = ["run", "-q", "--with", "openmp", "--", "./openmp", "{cpus}"];
+    let mut tool = place.tool(scale.iter().chain(&points).chain(&run));
+    tool.env("AMDAHL_LIBGOMP", ours)
+        .env("OMP_WAIT_POLICY", "passive")
+        .env("PLANTED_OUT", place.join("said"));
+    let result = place.run(tool).ends_with(0).json();
+    let mut found = Vec::new();
+    for cause in result["causes"].as_array().expect("a list") {
+        for site in cause["sites"].as_array().expect("a list") {
+            let stack = site["stack"].to_string();
+            if stack.contains("amdahl_openmp::gate") && stack.contains("relax_the_grid") {
+                found.push((cause["id"].as_str().expect("text"), stack));
+            }
+        }
+    }
+    let is_barrier =
+        |cause: &str| !["partner", "sleep", "lock-wait", "unexplained"].contains(&cause);
+    assert!(
+        found.iter().all(|(cause, _)| is_barrier(cause)),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().any(|(cause, _)| *cause == "barrier"),
+        "{result:#}"
+    );
 }
 
 /// Products of whole numbers are exact; decompositions are right when what they give back is.

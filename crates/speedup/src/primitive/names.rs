@@ -90,6 +90,7 @@ pub(super) const NAMES: &[(&str, Library, Primitive)] = {
         ("GOMP_", L::OpenMp, P::Barrier),
         ("gomp_", L::OpenMp, P::Barrier),
         ("__kmp", L::OpenMp, P::Barrier),
+        ("amdahl_openmp::gate::at_barrier", L::OpenMp, P::Barrier),
         ("amdahl_pool::states::join", L::Pool, P::Join),
         ("amdahl_pool::states::flush", L::Pool, P::Join),
         ("amdahl_pool::states::channel", L::Pool, P::Message),

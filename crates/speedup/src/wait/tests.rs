@@ -78,6 +78,43 @@ fn names_decide_futexes() {
     }
 }
 
+/// What GCC's compilers call ends in jumps, so that its names were not on the stack: a barrier of our runtime was a partner, and a
+/// sleep where it looks again after a while.
+#[test]
+fn our_openmp_runtime_tells_a_barrier_from_a_worker_without_a_region() {
+    let libc = "/lib/libc.so.6";
+    let gomp = "/opt/amdahl/lib/amdahl/libgomp.so.1";
+    let gate = ("amdahl_openmp::gate::Gate::wait_longer", gomp);
+    let barrier = ("amdahl_openmp::gate::at_barrier", gomp);
+    let run = ("amdahl_openmp::worker::run", gomp);
+    let (syscall, start) = (("syscall", libc), ("start_thread", libc));
+    for (names, expected) in [
+        (
+            vec![syscall, barrier, gate, ("relax_the_grid", "/a"), run, start],
+            Wait::For(Cause::Barrier),
+        ),
+        (
+            vec![
+                syscall,
+                barrier,
+                gate,
+                ("GOMP_parallel", gomp),
+                ("main", "/a"),
+            ],
+            Wait::For(Cause::Barrier),
+        ),
+        (vec![syscall, gate, run, start], Wait::IdleWorker),
+        // For somebody else, in the middle of a region.
+        (
+            vec![syscall, gate, ("relax_the_grid", "/a"), run, start],
+            Wait::Futex,
+        ),
+    ] {
+        let found = classify(&futex(), Some(&stack(&names)));
+        assert_eq!(found, expected, "{names:?}");
+    }
+}
+
 #[test]
 fn threads_of_a_library_wait_on_their_own_account() {
     let libc = "/lib/libc.so.6";
