@@ -67,6 +67,7 @@ fn run_in(case: &Case, settings: &Settings, stage: &Stage) -> Result<Attempt, St
     }
     let fill = |text: &str| {
         text.replace("{bin}", &stage.planted.join(case.bin()).to_string_lossy())
+            .replace("{tool}", &stage.tool.to_string_lossy())
             .replace("{planted}", &stage.planted.to_string_lossy())
             .replace("{source}", &settings.source.to_string_lossy())
             .replace("{last_cpu}", &settings.last_cpu.to_string())

@@ -42,6 +42,8 @@ pub struct Case {
     #[serde(default)]
     pub needs_root: bool,
     #[serde(default)]
+    pub needs_libgomp: bool,
+    #[serde(default)]
     pub needs_disk: bool,
     pub note: String,
 }

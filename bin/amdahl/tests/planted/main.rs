@@ -201,6 +201,7 @@ fn prepare(
         .get(wanted - 1)
         .ok_or("the topology knows too few CPUs")?;
     let tool = PathBuf::from(env!("CARGO_BIN_EXE_amdahl"));
+    stage::bring_libgomp(&tool, planted).map_err(|error| format!("our OpenMP runtime: {error}"))?;
     let is_proc = wish.probe.as_deref() == Some("proc");
     let stage = if is_proc && is_root {
         Stage::of_nobody(&tool, planted)

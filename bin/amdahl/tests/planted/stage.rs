@@ -41,10 +41,37 @@ pub fn build(source: &Path, planted: &Path) -> Result<(), String> {
     }
 }
 
+/// The OpenMP runtime among the planted programs.
+const LIBGOMP: &str = "libgomp.so.1";
+
+/// Puts our OpenMP runtime beside the planted programs: where the variable says, of the same build as the tool, or the one that `make` has
+/// made. One of before is taken away, so that no case is run with it.
+pub fn bring_libgomp(tool: &Path, planted: &Path) -> io::Result<()> {
+    let place = planted.join(LIBGOMP);
+    let folder = tool.parent().unwrap_or(Path::new("/"));
+    let named = std::env::var_os("AMDAHL_LIBGOMP").map(PathBuf::from);
+    let built = ["openmp", "../release/openmp"].map(|place| folder.join(place).join(LIBGOMP));
+    let found = match named {
+        Some(path) => Some(path),
+        None => built.into_iter().find(|path| path.is_file()),
+    };
+    match fs::remove_file(&place) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if let Some(path) = found {
+        fs::copy(path, place)?;
+    }
+    Ok(())
+}
+
 /// Why a case cannot be run here.
 pub fn obstacle(case: &Case, planted: &Path) -> Option<String> {
     if case.needs_root && !rustix::process::geteuid().is_root() {
         return Some("it takes root to set up".to_owned());
+    }
+    if case.needs_libgomp && !planted.join(LIBGOMP).is_file() {
+        return Some(format!("our {LIBGOMP} is not built"));
     }
     let compiler = match &*case.lang {
         "c" => "gcc",
