@@ -205,22 +205,23 @@ fn sizes(page: &str) -> BTreeMap<String, u64> {
 
 #[test]
 fn a_team_is_sized_by_what_its_threads_get() {
-    // Two have no virtual CPU that runs; those who are left are found to be too many again, since none of them stops here.
-    let guest = sizes("guest");
-    let found: Vec<&str> = guest.keys().map(String::as_str).collect();
-    assert_eq!(found, ["four", "one", "two"], "{guest:?}");
     // Who has the CPUs are as many others as there are CPUs: fewer threads would get less.
     let host = sizes("host");
     let found: Vec<&str> = host.keys().map(String::as_str).collect();
     assert_eq!(found, ["four"], "{host:?}");
+    // Two have no virtual CPU that runs, until the host's page has told who has it.
+    let guest = sizes("guest");
+    let found: Vec<&str> = guest.keys().map(String::as_str).collect();
+    assert_eq!(found, ["four", "two"], "{guest:?}");
+    assert!(guest["four"] > 2 * guest["two"], "{guest:?}");
 }
 
-/// Seconds that the built-in program takes with 96 threads on as many virtual CPUs, beside a neighbour who wants up to half of the
+/// Seconds that the built-in program takes with 96 threads on as many virtual CPUs, beside a neighbour who wants up to `load` of the
 /// host's, another number in each second: the geometric mean of two sequences.
-fn seconds_of_96(set: &[(&str, &str)]) -> f64 {
+fn seconds_of_96(load: &str, set: &[(&str, &str)]) -> f64 {
     let of = |steps| {
         let mut all = vec![
-            ("load", "48"),
+            ("load", load),
             ("slot", "1s"),
             ("steps", steps),
             ("regions", "120"),
@@ -242,15 +243,24 @@ fn seconds_of_96(set: &[(&str, &str)]) -> f64 {
 /// What the thesis found with GCC's libgomp changed, with what our programs run: the estimator, the size of teams, how threads wait.
 #[test]
 fn on_96_virtual_cpus_the_order_is_that_of_the_thesis() {
-    let active = seconds_of_96(&[("spin", "1000s")]);
-    let libgomp = seconds_of_96(&[("spin", "4ms")]);
-    let passive = seconds_of_96(&[("spin", "0")]);
-    let adaptive = seconds_of_96(&[("adaptive", "1")]);
-    let host = seconds_of_96(&[("adaptive", "1"), ("shrinks", "2")]);
-    let guest = seconds_of_96(&[("adaptive", "1"), ("shrinks", "1")]);
+    let active = seconds_of_96("48", &[("spin", "1000s")]);
+    let libgomp = seconds_of_96("48", &[("spin", "4ms")]);
+    let passive = seconds_of_96("48", &[("spin", "0")]);
+    let adaptive = seconds_of_96("48", &[("adaptive", "1")]);
+    let host = seconds_of_96("48", &[("adaptive", "1"), ("shrinks", "2")]);
+    let guest = seconds_of_96("48", &[("adaptive", "1"), ("shrinks", "1")]);
     let all = [active, libgomp, passive, host, guest];
     assert!(all.is_sorted_by(|more, less| more > less), "{all:?}");
     assert!((0.95..1.05).contains(&(adaptive / passive)), "{adaptive}");
     // Published: 2.5 to 3.
     assert!((2.3..3.2).contains(&(libgomp / guest)), "{all:?}");
+}
+
+/// Fewer threads get less where the host shares fairly: a guest that did not know it shrank further and further, and took 1.4 times as
+/// long as one that did not shrink.
+#[test]
+fn beside_a_neighbour_who_wants_all_cpus_a_guest_keeps_its_share() {
+    let passive = seconds_of_96("96", &[("spin", "0")]);
+    let guest = seconds_of_96("96", &[("adaptive", "1"), ("shrinks", "1")]);
+    assert!(guest < 1.02 * passive, "{guest} and {passive}");
 }

@@ -117,7 +117,7 @@ pub struct Snapshot {
     pub idle: Cpus,
     /// Our threads that ran.
     pub running: Cpus,
-    /// Threads of others that ran or could run on this machine.
+    /// Threads of others that ran or could run on this machine, and on its host where that tells: among whom the CPUs are shared.
     pub others: Cpus,
     /// CPUs that the quota grants; 0 if there is none.
     pub quota: Cpus,

@@ -36,6 +36,8 @@ pub struct Averages {
     pub free: f64,
     /// Threads of others that ran or could run, on the whole machine.
     pub others_threads: f64,
+    /// The same on the host of this guest, where that says so: who has the CPUs that are stolen.
+    pub host_others: Option<f64>,
     /// CPUs that this guest as a whole could run on, where its host says so. At most what `cap` leaves of it is in `runnable`.
     pub host_runnable: Option<f64>,
     /// `steal` is what the host says of it: the hypervisor itself tells of none.
@@ -102,6 +104,7 @@ impl Averages {
             runnable: (running + idle).min(cap),
             free: (cap - running).clamp(0.0, idle),
             others_threads: per_span(earlier.others_ns, later.others_ns),
+            host_others: host.map(|host| host.others),
             host_runnable: host.map(|host| host.runnable),
             steal_is_by_host: by_host.is_some(),
         }
@@ -112,6 +115,7 @@ impl Averages {
 #[derive(Clone, Copy)]
 struct Host {
     runnable: f64,
+    others: f64,
     steal_here: f64,
     steal_elsewhere: f64,
 }
@@ -137,6 +141,7 @@ impl Host {
         };
         Some(Host {
             runnable: mean(earlier.runnable_ns, later.runnable_ns)?,
+            others: mean(earlier.others_ns, later.others_ns)?,
             steal_here: of(busy),
             steal_elsewhere: of(elsewhere),
         })
@@ -335,6 +340,7 @@ mod tests {
                 known_ns: S,
                 runnable_ns: ns(runnable),
                 steal_ns: ns(steal),
+                others_ns: 0,
             }),
             ..Reading {
                 at_ns: S,
@@ -396,6 +402,7 @@ mod tests {
         assert_eq!(
             Averages {
                 host_runnable: None,
+                host_others: None,
                 ..averages
             },
             alone
@@ -474,6 +481,7 @@ mod tests {
                 known_ns: S,
                 runnable_ns: 2 * S,
                 steal_ns: 0,
+                others_ns: 0,
             }),
             ..Reading::default()
         };
@@ -488,6 +496,7 @@ mod tests {
                 known_ns: 0,
                 runnable_ns: u64::MAX,
                 steal_ns: u64::MAX,
+                others_ns: 0,
             },
         ] {
             later.host = Some(host);

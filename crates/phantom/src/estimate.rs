@@ -68,7 +68,9 @@ impl Estimate {
             phantom: Cpus::from_f64(self.window.phantom),
             idle: Cpus::from_f64(self.idle_avg),
             running: Cpus::from_f64(self.window.running),
-            others: Cpus::from_f64(self.window.others_threads),
+            others: Cpus::from_f64(
+                self.window.others_threads + self.window.host_others.unwrap_or(0.0),
+            ),
             quota: Cpus::from_f64(self.window.quota.unwrap_or(0.0)),
             allowed: self.window.allowed as u32,
         }
@@ -363,6 +365,7 @@ mod tests {
                     known_ns: before.known_ns + 100 * MS,
                     runnable_ns: before.runnable_ns + (cpus * 100.0 * MS as f64) as u64,
                     steal_ns: 0,
+                    others_ns: 0,
                 }
             });
             machine.0.host = reading.host;
@@ -384,6 +387,32 @@ mod tests {
         assert_eq!(next(None), (2.0, 2.0));
     }
 
+    /// Who reads a page in a guest is told of those too with whom the guest shares the host.
+    #[test]
+    fn others_on_the_host_are_others_on_the_page() {
+        let mut machine = Machine::new();
+        let mut estimator = estimator(&machine);
+        let mut others = |host: Option<HostReading>| {
+            let mut reading = machine.pass(100, 1.0, 0.0, 1.0);
+            reading.others_ns += 50 * MS;
+            machine.0.others_ns = reading.others_ns;
+            reading.host = host;
+            machine.0.host = host;
+            let estimate = estimator.tick(reading).unwrap();
+            estimate.snapshot(1, 1).others.to_f64()
+        };
+        assert!((others(None) - 0.5).abs() < 1e-3);
+        let host = |known_ms: u64| HostReading {
+            known_ns: known_ms * MS,
+            runnable_ns: known_ms * MS,
+            steal_ns: 0,
+            others_ns: 3 * known_ms * MS,
+        };
+        others(Some(host(100)));
+        assert!((others(Some(host(200))) - 3.5).abs() < 1e-3);
+        assert!((others(None) - 0.5).abs() < 1e-3);
+    }
+
     /// A span may be longer than the host has been heard.
     #[test]
     fn idle_cpus_that_the_host_has_not_are_not_idle_in_a_long_span_either() {
@@ -400,6 +429,7 @@ mod tests {
                 known_ns: n * 100 * MS,
                 runnable_ns: n * 50 * MS,
                 steal_ns: 0,
+                others_ns: 0,
             });
             last = estimator.tick(machine.pass(100, 0.0, 0.0, 2.0));
         }
@@ -431,7 +461,7 @@ mod tests {
             any::<Option<u16>>(),
             prop::collection::vec(quota, 0..3),
             any::<u64>(),
-            any::<Option<(u64, u64, u64)>>(),
+            any::<Option<(u64, u64, u64, u64)>>(),
         )
             .prop_map(
                 |(c, (run_has_steal, knows_waits), allowed, limit, quotas, elsewhere_ns, host)| {
@@ -448,10 +478,13 @@ mod tests {
                         allowed,
                         limit: limit.map(u32::from),
                         elsewhere_ns,
-                        host: host.map(|(known_ns, runnable_ns, steal_ns)| HostReading {
-                            known_ns,
-                            runnable_ns,
-                            steal_ns,
+                        host: host.map(|(known_ns, runnable_ns, steal_ns, others_ns)| {
+                            HostReading {
+                                known_ns,
+                                runnable_ns,
+                                steal_ns,
+                                others_ns,
+                            }
                         }),
                         quotas: quotas
                             .into_iter()

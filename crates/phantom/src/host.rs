@@ -1,6 +1,6 @@
 //! What the host's page says, believed as far as it can be: pure, by the clock of the guest.
 
-use amdahl_phantom_page::{Foreign, ForeignError, ReadError, STALE_TICKS};
+use amdahl_phantom_page::{Foreign, ForeignError, ReadError, STALE_TICKS, Snapshot};
 
 use crate::reading::HostReading;
 
@@ -85,6 +85,9 @@ impl Follower {
         sums.steal_ns = sums
             .steal_ns
             .saturating_add(spent(last.snapshot.phantom.to_f64()));
+        sums.others_ns = sums
+            .others_ns
+            .saturating_add(spent(sharers(&last.snapshot)));
     }
 
     /// The counters, if the page is fresh.
@@ -102,9 +105,20 @@ impl Follower {
     }
 }
 
+/// The host's other threads with whom the virtual CPUs share: none while it is a quota that holds these back.
+fn sharers(snapshot: &Snapshot) -> f64 {
+    let quota = snapshot.quota.to_f64();
+    let wanted = snapshot.running.to_f64() + snapshot.phantom.to_f64();
+    if quota > 0.0 && wanted > quota {
+        0.0
+    } else {
+        snapshot.others.to_f64()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use amdahl_phantom_page::{Cpus, OpenError, Snapshot, Source};
+    use amdahl_phantom_page::{Cpus, OpenError, Source};
 
     use super::*;
 
@@ -120,6 +134,7 @@ mod tests {
                 window_us: 100_000,
                 runnable: Cpus::from_f64(runnable),
                 phantom: Cpus::from_f64(0.5),
+                others: Cpus::from_f64(3.0),
                 allowed: 4,
                 ..Snapshot::default()
             },
@@ -165,10 +180,26 @@ mod tests {
         assert_eq!(after.known_ns - before.known_ns, 100 * MS);
         assert_eq!(after.runnable_ns - before.runnable_ns, 150 * MS);
         assert_eq!(after.steal_ns - before.steal_ns, 50 * MS);
+        assert_eq!(after.others_ns - before.others_ns, 300 * MS);
         follower.look(10_000 * MS, tick(3, 1.5));
         follower.look(10_100 * MS, tick(4, 1.5));
         let last = follower.reading().unwrap();
         assert_eq!(last.known_ns - after.known_ns, 100 * MS);
+    }
+
+    #[test]
+    fn what_a_quota_takes_is_shared_with_nobody() {
+        let page = |quota: f64| Snapshot {
+            running: Cpus::from_f64(2.0),
+            phantom: Cpus::from_f64(2.0),
+            others: Cpus::from_f64(9.0),
+            quota: Cpus::from_f64(quota),
+            ..Snapshot::default()
+        };
+        assert_eq!(
+            [0.0, 2.0, 4.0].map(|quota| sharers(&page(quota))),
+            [9.0, 0.0, 9.0]
+        );
     }
 
     #[test]

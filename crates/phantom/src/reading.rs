@@ -42,6 +42,8 @@ pub struct HostReading {
     pub runnable_ns: u64,
     /// Virtual CPUs that could run and did not, in CPU nanoseconds: what the guest calls steal.
     pub steal_ns: u64,
+    /// The host's other threads that ran or could run while no quota held the virtual CPUs back, over time.
+    pub others_ns: u64,
 }
 
 /// One quota and what was used of it.

@@ -342,6 +342,7 @@ struct Tick {
     allowed_cpus: f64,
     quota_cpus: Option<f64>,
     host_runnable_cpus: Option<f64>,
+    host_others_threads: Option<f64>,
 }
 
 impl Lines {
@@ -376,6 +377,7 @@ impl Lines {
                 allowed_cpus: w.allowed,
                 quota_cpus: w.quota,
                 host_runnable_cpus: w.host_runnable,
+                host_others_threads: w.host_others,
             };
             return serde_json::to_string(&tick).expect("plain numbers") + "\n";
         }
