@@ -371,6 +371,8 @@ pub enum Page {
     Host,
     /// That of a guest in which each thread of the team has a virtual CPU, and which reads the host's: a hypervisor takes CPUs.
     Guest,
+    /// The same where the host publishes nothing: how much was stolen is all that is known.
+    Steal,
 }
 
 /// A team of threads that has as many as `amdahl-openmp` decides.

@@ -263,4 +263,7 @@ fn beside_a_neighbour_who_wants_all_cpus_a_guest_keeps_its_share() {
     let passive = seconds_of_96("96", &[("spin", "0")]);
     let guest = seconds_of_96("96", &[("adaptive", "1"), ("shrinks", "1")]);
     assert!(guest < 1.02 * passive, "{guest} and {passive}");
+    // It has to find out.
+    let stolen = seconds_of_96("96", &[("adaptive", "1"), ("shrinks", "3")]);
+    assert!(stolen < 1.1 * passive, "{stolen} and {passive}");
 }

@@ -7,6 +7,10 @@
 //!
 //! That is for CPUs that are gone. A scheduler that shares them fairly among threads, as that of this kernel does among
 //! processes, gives a program of fewer threads less: there it has fewer only if it gains more by not waiting for who is preempted.
+//!
+//! A hypervisor may do either, and does not say which: a share of time that is paid for, or virtual CPUs that are scheduled as other
+//! threads are. It shows when the program has fewer threads: none of those is without a CPU then, or the same part of them is as a fair
+//! scheduler leaves without.
 
 use crate::snapshot::Snapshot;
 
@@ -17,7 +21,8 @@ pub struct Load {
     pub phantoms: f64,
     /// CPUs that are free for it; `None` if nobody knows.
     pub idle: Option<f64>,
-    /// Who has the phantoms' CPUs are threads of others beside this process's, and not a hypervisor's.
+    /// Who has the phantoms' CPUs is known to share them fairly: threads of others beside this process's. Of a hypervisor it has to be
+    /// found out.
     pub is_shared: bool,
 }
 
@@ -50,6 +55,7 @@ pub struct Degree {
     quiet: u32,
     /// The last change was such a try.
     was_tried: bool,
+    takers: Takers,
 }
 
 const PATIENCE: std::ops::RangeInclusive<u32> = 2..=64;
@@ -69,6 +75,7 @@ impl Degree {
             patience: *PATIENCE.start(),
             quiet: 0,
             was_tried: false,
+            takers: Takers::default(),
         }
     }
 
@@ -80,17 +87,23 @@ impl Degree {
     /// How many after a window with this load that ended at `now_ns`, on `usable` CPUs. O(1).
     pub fn next(&mut self, load: Load, usable: u32, now_ns: u64) -> u32 {
         let before = self.cpus;
-        self.step(load, usable.max(1));
+        self.step(load, usable.max(1), now_ns);
         if self.cpus != before {
             self.changed_ns = now_ns;
         }
         self.cpus
     }
 
-    fn step(&mut self, load: Load, usable: u32) {
+    fn step(&mut self, load: Load, usable: u32, now_ns: u64) {
+        if load.phantoms < Self::FEW {
+            self.takers.took_no_more();
+        }
         if load.phantoms >= Self::FEW {
             let threads = self.cpus.min(usable);
-            self.cpus = if load.is_shared {
+            let phantoms = load.phantoms;
+            let is_shared =
+                load.is_shared || self.takers.share(threads, phantoms, usable, now_ns);
+            self.cpus = if is_shared {
                 best_beside_others(threads, load.phantoms, usable)
             } else {
                 let fewer = load.phantoms.round().min(f64::from(u32::MAX)) as u32;
@@ -139,6 +152,60 @@ impl Degree {
     }
 }
 
+/// Whether those share who take CPUs and of whom that is not known, by what fewer threads are left without.
+#[derive(Clone, Copy, Debug, Default)]
+struct Takers {
+    /// So many threads there were, and of them so many phantoms, when they became fewer.
+    shrunk: Option<(u32, f64)>,
+    /// Until then they are taken for such that share.
+    until_ns: u64,
+    /// For how long the last time.
+    trust_ns: u64,
+}
+
+/// What was found out holds for so long, twice as long each time that it is found again.
+const TRUST_NS: core::ops::RangeInclusive<u64> = 2_000_000_000..=32_000_000_000;
+
+impl Takers {
+    /// Of `threads` there are so many phantoms. O(1).
+    fn share(&mut self, threads: u32, phantoms: f64, usable: u32, now_ns: u64) -> bool {
+        if now_ns < self.until_ns {
+            return true;
+        }
+        let left_without = self.shrunk.take().filter(|&(before, _)| threads < before);
+        let left_without = left_without.map(|(before, lost)| {
+            let all = f64::from(usable) / (f64::from(threads) + others(before, lost, usable));
+            f64::from(threads) * (1.0 - all.min(1.0))
+        });
+        // Half of that is nearer to it than to none.
+        let is_found = left_without.is_some_and(|fair| phantoms >= fair / 2.0);
+        if is_found {
+            let (least, most) = (*TRUST_NS.start(), *TRUST_NS.end());
+            self.trust_ns = (2 * self.trust_ns).clamp(least, most);
+            self.until_ns = now_ns.saturating_add(self.trust_ns);
+        } else {
+            self.shrunk = Some((threads, phantoms));
+        }
+        is_found
+    }
+
+    /// Nobody is left without.
+    fn took_no_more(&mut self) {
+        if self.shrunk.take().is_some() {
+            self.trust_ns = 0;
+        }
+    }
+}
+
+/// Threads of others with whom a fair scheduler shares `usable` CPUs, if of `threads` there are so many phantoms.
+fn others(threads: u32, phantoms: f64, usable: u32) -> f64 {
+    /// No thread is told to have less of its CPU than this.
+    const SHARE_LEAST: f64 = 1.0 / 64.0;
+    let threads = f64::from(threads);
+    let share = (1.0 - phantoms / threads).max(SHARE_LEAST);
+    (f64::from(usable) / share - threads).max(0.0)
+}
+
 /// What threads that work together do of what their CPU time would allow where they lose their CPUs one by one: measured on two CPUs
 /// beside two processes as 0.8 to 0.9.
 const TOGETHER: f64 = 0.85;
@@ -151,11 +218,9 @@ const MORE: f64 = 1.1;
 /// So many threads beside `others` get `usable / (threads + others)` of a CPU each. The more threads, the more of the machine; but as
 /// long as each has a CPU of its own they do not wait for each other.
 pub fn best_beside_others(threads: u32, phantoms: f64, usable: u32) -> u32 {
-    /// No thread is told to have less of its CPU than this.
-    const SHARE_LEAST: f64 = 1.0 / 64.0;
-    let (all, now) = (f64::from(usable.max(1)), f64::from(threads.max(1)));
-    let share = (1.0 - phantoms / now).max(SHARE_LEAST);
-    let others = (all / share - now).max(0.0);
+    let (usable, threads) = (usable.max(1), threads.max(1));
+    let others = others(threads, phantoms, usable);
+    let (all, now) = (f64::from(usable), f64::from(threads));
     let rate = |threads: f64| {
         let share = (all / (threads + others)).min(1.0);
         let waits = share < 1.0 && threads > 1.0;
@@ -278,6 +343,42 @@ mod tests {
         assert_eq!(beside(0.0, 16, 16), 16);
     }
 
+    /// A team on `usable` CPUs of which a hypervisor has `has` at each of so many windows of 100 ms, for so many threads: its sizes.
+    fn stolen(usable: u32, windows: u64, has: impl Fn(u64, f64) -> f64) -> Vec<u32> {
+        let mut degree = Degree::new(usable, 0);
+        let step = |window| {
+            let threads = f64::from(degree.cpus);
+            let load = Load {
+                phantoms: (threads - has(window, threads)).max(0.0),
+                idle: Some(0.0),
+                is_shared: false,
+            };
+            degree.next(load, usable, window * 100_000_000)
+        };
+        (1..=windows).map(step).collect()
+    }
+
+    /// A team of 96 threads beside as many virtual CPUs of others on 96 CPUs shrank to 48, to 32, to 24 and on, which had less each time.
+    #[test]
+    fn a_hypervisor_that_shares_is_found_out_and_asked_again_more_and_more_rarely() {
+        let fair = |_, threads| 96.0 * threads / (threads + 96.0);
+        let sizes = stolen(96, 1_000, fair);
+        assert_eq!(sizes[..2], [48, 96]);
+        let asked: Vec<usize> = (0..sizes.len()).filter(|&at| sizes[at] != 96).collect();
+        assert!(asked.iter().all(|&at| sizes[at] == 48), "{sizes:?}");
+        assert_eq!(asked, [0, 21, 62, 143, 304, 625, 946]);
+    }
+
+    #[test]
+    fn cpus_that_a_hypervisor_keeps_are_gone() {
+        assert_eq!(stolen(96, 100, |_, _| 48.0), [48; 100]);
+        // Fewer and fewer, so that it may look like sharing: that is asked again.
+        let fewer = |window, _| if window < 2 { 48.0 } else { 24.0 };
+        let sizes = stolen(96, 200, fewer);
+        assert_eq!(sizes[..2], [48, 96]);
+        assert_eq!(sizes[30..], [24; 170]);
+    }
+
     #[test]
     fn a_page_of_others_too_says_what_one_of_our_own_would() {
         let page = |running, phantom, idle| Snapshot {
@@ -307,8 +408,8 @@ mod tests {
             usable in 0u32..600,
         ) {
             let mut degree = Degree::new(usable, 0);
-            for (phantoms, idle, is_shared) in loads {
-                let cpus = degree.next(Load { phantoms, idle, is_shared }, usable, 0);
+            for (window, (phantoms, idle, is_shared)) in (1..).zip(loads) {
+                let cpus = degree.next(Load { phantoms, idle, is_shared }, usable, window * 1_000_000_000);
                 prop_assert!((1..=usable.max(1)).contains(&cpus));
             }
         }

@@ -112,7 +112,7 @@ impl Engine<'_> {
         if spec.page == Page::Host {
             return;
         }
-        if let Some(snapshot) = team.host.snapshot {
+        if let Some(snapshot) = team.host.snapshot.filter(|_| spec.page == Page::Guest) {
             let seen = Foreign {
                 snapshot,
                 writer: 1,
@@ -189,7 +189,7 @@ impl Engine<'_> {
         let members = self.known(spec).members.max(1);
         let (usable, page) = match spec.page {
             Page::Host => (members.min(self.s.online.count()), &self.teams[at].host),
-            Page::Guest => (members, &self.teams[at].guest),
+            Page::Guest | Page::Steal => (members, &self.teams[at].guest),
         };
         let (published, now) = (page.snapshot, BOOTED + self.s.now);
         let team = &mut self.teams[at];

@@ -271,10 +271,11 @@ fn read_team(
         Some(page) => match page.get_ref().as_str() {
             "host" => Page::Host,
             "guest" => Page::Guest,
+            "steal" => Page::Steal,
             other => {
                 return Err(reader.error(
                     page.span().start,
-                    format!("`{other}` has no page: there are host and guest"),
+                    format!("`{other}` has no page: there are host, guest and steal"),
                 ));
             }
         },
