@@ -101,8 +101,7 @@ impl Degree {
         if load.phantoms >= Self::FEW {
             let threads = self.cpus.min(usable);
             let phantoms = load.phantoms;
-            let is_shared =
-                load.is_shared || self.takers.share(threads, phantoms, usable, now_ns);
+            let is_shared = load.is_shared || self.takers.share(threads, phantoms, usable, now_ns);
             self.cpus = if is_shared {
                 best_beside_others(threads, load.phantoms, usable)
             } else {
