@@ -6,14 +6,15 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use amdahl_phantom::{Estimator, How, Machine, Pace, Sampler, Settings, thread_cpu_ns};
+use amdahl_phantom::{Estimator, How, Machine, Sampler, Settings, SourceError};
 use amdahl_phantom_page::{
     PublishError, Publisher, Source, Subject, directory, path, remove_abandoned,
 };
 
 use super::host;
+use super::rhythm::{Rhythm, timed};
 use super::whom::{Whom, virtual_cpus};
 use super::{beside, is_endless, whom};
 use crate::cli::{Phantom, ProbeKind, Vm};
@@ -22,8 +23,7 @@ use crate::interrupt::Interrupt;
 use crate::screen;
 use crate::watch::{self, processes};
 
-/// Between two looks at which machines there are, at least; they take at most a hundredth of a CPU.
-const REFRESH: Duration = Duration::from_secs(1);
+/// Looking which machines there are takes at most a hundredth of a CPU.
 const REFRESH_SHARE: u32 = 100;
 /// By what everybody may read. BPF is for who asks for it: each machine has programs of its own then, which run at each switch of
 /// any thread of the host.
@@ -45,7 +45,7 @@ pub fn main(args: &Phantom, interrupt: &Interrupt) -> Result<u8, Failure> {
             Whom::of_machine(pid)?;
         }
     }
-    fleet.follow()?;
+    fleet.follow();
     if args.page.is_none() {
         remove_abandoned(&place);
     }
@@ -54,13 +54,12 @@ pub fn main(args: &Phantom, interrupt: &Interrupt) -> Result<u8, Failure> {
     let look = |stop: &AtomicBool| {
         let served = fleet.serve(stop);
         // It ended by itself: there is nothing to wait for.
-        if !matches!(served, Ok(false)) {
+        if served {
             interrupt.say();
         }
         served
     };
-    let (served, _) = beside(&selection, None, interrupt, look)?;
-    let is_over = served?;
+    let (is_over, _) = beside(&selection, None, interrupt, look)?;
     let is_early = interrupt.asked() && !is_over && !is_endless(args);
     watch::finished(&selection, None, is_early)
 }
@@ -75,7 +74,7 @@ struct Fleet<'a> {
     guests: Vec<Guest>,
     /// Told once that they cannot be served.
     refused: BTreeSet<(u32, u64)>,
-    pace: Pace,
+    rhythm: Rhythm,
     window_ns: u64,
 }
 
@@ -106,7 +105,7 @@ impl<'a> Fleet<'a> {
             machine: Machine::open().map_err(|error| Failure::machine(error.to_string()))?,
             guests: Vec::new(),
             refused: BTreeSet::new(),
-            pace: Pace::new(interval),
+            rhythm: Rhythm::new(interval, REFRESH_SHARE),
             window_ns: Settings::default()
                 .window_ns
                 .max(u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)),
@@ -118,68 +117,59 @@ impl<'a> Fleet<'a> {
     }
 
     /// Looks until `stop` is set, or nobody is left who was named, which is told.
-    fn serve(&mut self, stop: &AtomicBool) -> Result<bool, Failure> {
-        let mut due = Instant::now();
-        let mut refresh_due = due + REFRESH;
-        let mut refresh_cost = Duration::ZERO;
+    fn serve(&mut self, stop: &AtomicBool) -> bool {
         while !stop.load(Ordering::Relaxed) {
-            let cpu_ns = thread_cpu_ns();
-            self.tick()?;
-            let mut cost = Duration::from_nanos(thread_cpu_ns().saturating_sub(cpu_ns));
-            if Instant::now() >= refresh_due {
-                let cpu_ns = thread_cpu_ns();
-                self.follow()?;
+            let ((), cost) = timed(|| self.tick());
+            if self.rhythm.is_refresh_due() {
+                let ((), cost) = timed(|| self.follow());
                 if self.guests.is_empty() && !self.is_all() {
-                    return Ok(true);
+                    return true;
                 }
-                refresh_cost = Duration::from_nanos(thread_cpu_ns().saturating_sub(cpu_ns));
-                refresh_due = Instant::now() + REFRESH.max(refresh_cost * REFRESH_SHARE);
+                self.rhythm.refreshed(cost);
             }
-            // Each tick bears its part of it.
-            cost += refresh_cost.mul_f64(self.pace.interval().as_secs_f64().min(1.0));
-            self.pace.spent(cost);
-            due = (due + self.pace.interval()).max(Instant::now());
-            while !stop.load(Ordering::Relaxed) {
-                let left = due.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                std::thread::park_timeout(left);
-            }
+            self.rhythm.wait(cost, stop);
         }
-        Ok(false)
+        false
     }
 
-    fn tick(&mut self) -> Result<(), Failure> {
-        let tick_ns = self.pace.interval().as_nanos() as u64;
+    fn tick(&mut self) {
+        let tick_ns = self.rhythm.interval().as_nanos() as u64;
         self.machine.begin_look();
-        for guest in &mut self.guests {
-            let reading = guest.sampler.read();
-            let reading = reading.map_err(|error| Failure::machine(error.to_string()))?;
-            if let Some(estimate) = guest.estimator.tick(reading) {
-                guest.ticks += 1;
-                let snapshot = estimate.snapshot(guest.ticks, tick_ns);
-                guest.page.publisher.publish(snapshot);
+        self.guests.retain_mut(|guest| match guest.tick(tick_ns) {
+            Ok(()) => true,
+            Err(error) => {
+                // The others are served all the same.
+                say(format_args!(
+                    "{} is not served any more: {error}",
+                    guest.words
+                ));
+                self.refused.insert((guest.pid, guest.began));
+                false
             }
-        }
-        Ok(())
+        });
     }
 
     /// Lets those go that have ended, looks at those that live, and takes in who has come.
-    fn follow(&mut self) -> Result<(), Failure> {
+    fn follow(&mut self) {
         let is_quiet = self.args.quiet;
-        let mut kept = Vec::new();
-        for mut guest in self.guests.drain(..) {
+        self.guests.retain_mut(|guest| {
             let members = Whom::Machine(guest.pid).members();
-            if began(guest.pid) == Some(guest.began) && !members.threads().is_empty() {
-                let refreshed = guest.sampler.refresh(members);
-                refreshed.map_err(|error| Failure::machine(error.to_string()))?;
-                kept.push(guest);
-            } else if !is_quiet {
-                say(format_args!("{} has ended", guest.words));
+            if began(guest.pid) != Some(guest.began) || members.threads().is_empty() {
+                if !is_quiet {
+                    say(format_args!("{} has ended", guest.words));
+                }
+                return false;
             }
-        }
-        self.guests = kept;
+            let refreshed = guest.sampler.refresh(members);
+            if let Err(error) = &refreshed {
+                say(format_args!(
+                    "{} is not served any more: {error}",
+                    guest.words
+                ));
+                self.refused.insert((guest.pid, guest.began));
+            }
+            refreshed.is_ok()
+        });
         let candidates = match self.is_all() {
             true => processes::pids(),
             false => self.named.iter().copied().collect(),
@@ -212,7 +202,6 @@ impl<'a> Fleet<'a> {
             }
         }
         self.refused.retain(|process| living.contains(process));
-        Ok(())
     }
 
     fn guest(&self, pid: u32, began: u64) -> Result<Guest, Failure> {
@@ -245,6 +234,18 @@ impl<'a> Fleet<'a> {
             ticks: 0,
             page,
         })
+    }
+}
+
+impl Guest {
+    fn tick(&mut self, tick_ns: u64) -> Result<(), SourceError> {
+        let reading = self.sampler.read()?;
+        if let Some(estimate) = self.estimator.tick(reading) {
+            self.ticks += 1;
+            let snapshot = estimate.snapshot(self.ticks, tick_ns);
+            self.page.publisher.publish(snapshot);
+        }
+        Ok(())
     }
 }
 

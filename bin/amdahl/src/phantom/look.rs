@@ -3,21 +3,19 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use amdahl_phantom::{
-    Estimate, Estimator, How, Look, Pace, Sampler, Settings, SourceError, Taken, thread_cpu_ns,
-};
+use amdahl_phantom::{Estimate, Estimator, How, Look, Sampler, Settings, SourceError, Taken};
 use amdahl_phantom_page::{Publisher, Source as PageSource};
 use amdahl_report::schema::Source;
 
 use super::account::Account;
 use super::host::{self, Host, Teller};
+use super::rhythm::{Rhythm, timed};
 use super::whom::Whom;
 use crate::cli::{Phantom, ProbeKind};
 use crate::failure::Failure;
 use crate::watch;
 
-/// Between two looks at what changes seldom, at least; they take at most a thousandth of a CPU.
-const REFRESH: Duration = Duration::from_secs(1);
+/// Looking at what changes seldom takes at most a thousandth of a CPU.
 const REFRESH_SHARE: u32 = 1000;
 
 /// What is done with each look.
@@ -35,7 +33,7 @@ pub struct Looking {
     whom: Whom,
     sampler: Sampler,
     estimator: Estimator,
-    pace: Pace,
+    rhythm: Rhythm,
     /// Of the host's page, where nothing else will.
     teller: Option<Teller>,
     /// What there is, and what is missing.
@@ -83,7 +81,7 @@ impl Looking {
             whom,
             sampler,
             estimator: Estimator::new(Settings { window_ns }),
-            pace: Pace::new(interval),
+            rhythm: Rhythm::new(interval, REFRESH_SHARE),
             teller: ((args.serve || args.watch) && !args.quiet).then(Teller::default),
             sources,
         })
@@ -96,7 +94,7 @@ impl Looking {
 
     /// Time between looks, unless they turn out to be dear.
     pub fn interval(&self) -> Duration {
-        self.pace.interval()
+        self.rhythm.interval()
     }
 
     /// Looks until `stop` is set; whoever sets it unparks this thread.
@@ -106,13 +104,10 @@ impl Looking {
         let mut account = Account::default();
         let (mut failed, mut is_closed) = (None, false);
         let mut last_ns = 0;
-        let mut refresh_due = begun + REFRESH;
-        let mut refresh_cost = Duration::ZERO;
-        let mut due = begun;
         loop {
             let is_last = stop.load(Ordering::Relaxed);
-            let cpu_ns = thread_cpu_ns();
-            match self.tick(&mut account, &mut last_ns, &mut sink) {
+            let (ticked, cost) = timed(|| self.tick(&mut account, &mut last_ns, &mut sink));
+            match ticked {
                 Ok(true) => {}
                 Ok(false) => {
                     is_closed = true;
@@ -126,30 +121,15 @@ impl Looking {
             if is_last {
                 break;
             }
-            let mut cost = Duration::from_nanos(thread_cpu_ns().saturating_sub(cpu_ns));
-            if Instant::now() >= refresh_due {
-                let cpu_ns = thread_cpu_ns();
-                if let Err(error) = self.sampler.refresh(self.whom.members()) {
+            if self.rhythm.is_refresh_due() {
+                let (refreshed, cost) = timed(|| self.refresh());
+                if let Err(error) = refreshed {
                     failed = Some(Failure::machine(error.to_string()));
                     break;
                 }
-                if let Some(teller) = &mut self.teller {
-                    teller.look(&self.sampler);
-                }
-                refresh_cost = Duration::from_nanos(thread_cpu_ns().saturating_sub(cpu_ns));
-                refresh_due = Instant::now() + REFRESH.max(refresh_cost * REFRESH_SHARE);
+                self.rhythm.refreshed(cost);
             }
-            // Each tick bears its part of it.
-            cost += refresh_cost.mul_f64((self.pace.interval().as_secs_f64()).min(1.0));
-            self.pace.spent(cost);
-            due = (due + self.pace.interval()).max(Instant::now());
-            while !stop.load(Ordering::Relaxed) {
-                let left = due.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                std::thread::park_timeout(left);
-            }
+            self.rhythm.wait(cost, stop);
         }
         let after = Look::now(&self.sampler);
         let mut ours = self.whom.members().processes();
@@ -160,12 +140,20 @@ impl Looking {
             is_of_allowed: after.is_of_allowed() || self.sampler.has_all(),
             cpus: self.sampler.allowed().to_string(),
             wall: begun.elapsed(),
-            interval: self.pace.interval(),
+            interval: self.rhythm.interval(),
             lost: self.sampler.lost(),
             host: Host::of(&self.sampler),
             is_over: is_closed || failed.is_some(),
             failed,
         }
+    }
+
+    fn refresh(&mut self) -> Result<(), SourceError> {
+        self.sampler.refresh(self.whom.members())?;
+        if let Some(teller) = &mut self.teller {
+            teller.look(&self.sampler);
+        }
+        Ok(())
     }
 
     fn tick(
@@ -186,7 +174,7 @@ impl Looking {
             Sink::None => Ok(true),
             Sink::Show(show) => show(&estimate),
             Sink::Publish(publisher) => {
-                let tick_ns = self.pace.interval().as_nanos() as u64;
+                let tick_ns = self.rhythm.interval().as_nanos() as u64;
                 publisher.publish(estimate.snapshot(account.ticks, tick_ns));
                 Ok(true)
             }

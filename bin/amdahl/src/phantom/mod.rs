@@ -4,6 +4,7 @@ mod account;
 mod fleet;
 mod host;
 mod look;
+mod rhythm;
 mod serve;
 mod show;
 mod whom;
