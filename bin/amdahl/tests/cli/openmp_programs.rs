@@ -50,29 +50,30 @@ fn compare(place: &Place, ours: &Path, command: &[&str]) {
     assert!(gcc.lines().count() >= 2, "{gcc}");
 }
 
-/// The planted program, whose size is a matter of `planted/`; here it is what its waits are taken for, which holds on a busy machine too.
-#[test]
-fn the_barriers_of_a_program_under_run_are_barriers() {
-    let _alone = alone();
+/// What `amdahl scale` takes the waits of a program under `amdahl run` for, that sleeps where it waits: causes, and stacks in which both names are.
+/// `None` where that cannot be found out here.
+fn waits(source: &Path, names: [&str; 2]) -> Option<Vec<(String, String)>> {
     if let Err(why) = bpf() {
-        return skipped(why);
+        skipped(why);
+        return None;
     }
     if cpus() < 2 {
-        return skipped("takes two CPUs");
+        skipped("takes two CPUs");
+        return None;
     }
-    let Some(ours) = ours() else { return };
+    let ours = ours()?;
     let place = Place::new();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/cpp/openmp.cpp");
     let mut compiler = Command::new("g++");
-    compiler.args(["-O2", "-g", "-fopenmp", source, "-o"]);
-    let built = compiler.arg(place.join("openmp")).output();
+    compiler.args(["-O2", "-g", "-fopenmp", "-o"]);
+    let built = compiler.arg(place.join("program")).arg(source).output();
     if !built.is_ok_and(|built| built.status.success()) {
-        return skipped("there is no g++ with OpenMP");
+        skipped("there is no g++ with OpenMP");
+        return None;
     }
     let amdahl = env!("CARGO_BIN_EXE_amdahl");
     let scale = ["scale", "--json", "--no-warmup", "-q", "--bare-runs", "0"];
     let points = ["--runs", "1", "--cpus", "1,2", "--", amdahl];
-    let run = ["run", "-q", "--with", "openmp", "--", "./openmp", "{cpus}"];
+    let run = ["run", "-q", "--with", "openmp", "--", "./program", "{cpus}"];
     let mut tool = place.tool(scale.iter().chain(&points).chain(&run));
     tool.env("AMDAHL_LIBGOMP", ours)
         .env("OMP_WAIT_POLICY", "passive")
@@ -82,21 +83,59 @@ fn the_barriers_of_a_program_under_run_are_barriers() {
     for cause in result["causes"].as_array().expect("a list") {
         for site in cause["sites"].as_array().expect("a list") {
             let stack = site["stack"].to_string();
-            if stack.contains("amdahl_openmp::gate") && stack.contains("relax_the_grid") {
-                found.push((cause["id"].as_str().expect("text"), stack));
+            if names.iter().all(|name| stack.contains(name)) {
+                found.push((cause["id"].as_str().expect("text").to_owned(), stack));
             }
         }
     }
-    let is_barrier =
-        |cause: &str| !["partner", "sleep", "lock-wait", "unexplained"].contains(&cause);
-    assert!(
-        found.iter().all(|(cause, _)| is_barrier(cause)),
-        "{found:?}"
-    );
-    assert!(
-        found.iter().any(|(cause, _)| *cause == "barrier"),
-        "{result:#}"
-    );
+    Some(found)
+}
+
+/// Some of them are what they are to be, and none is one of these.
+fn assert_are(found: &[(String, String)], wanted: &str, wrong: &[&str]) {
+    let is_wrong = |(cause, _): &(String, String)| wrong.contains(&cause.as_str());
+    assert!(!found.iter().any(is_wrong), "{found:#?}");
+    let is_wanted = |(cause, _): &(String, String)| cause == wanted;
+    assert!(found.iter().any(is_wanted), "{found:#?}");
+}
+
+/// The planted program, whose size is a matter of `planted/`; here it is what its waits are taken for, which holds on a busy machine too.
+#[test]
+fn the_barriers_of_a_program_under_run_are_barriers() {
+    let _alone = alone();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../planted/cpp/openmp.cpp");
+    let names = ["amdahl_openmp::gate", "relax_the_grid"];
+    let Some(found) = waits(Path::new(source), names) else {
+        return;
+    };
+    let wrong = ["partner", "sleep", "lock-wait", "unexplained"];
+    assert_are(&found, "barrier", &wrong);
+}
+
+/// `GOMP_critical_start` ends in a jump too.
+#[test]
+fn the_critical_sections_of_a_program_under_run_are_locks() {
+    let _alone = alone();
+    let place = Place::new();
+    let source = place.join("critical.cpp");
+    let text = "\
+        #include <cstdlib>
+        static volatile unsigned long sum;
+        __attribute__((noinline)) static void guard_the_sum() {
+        #pragma omp critical
+            for (int turn = 0; turn < 200000; turn++) sum = sum + 1;
+        }
+        int main(int, char **argv) {
+        #pragma omp parallel num_threads(std::atoi(argv[1]))
+            for (int turn = 0; turn < 1000; turn++) guard_the_sum();
+        }
+        ";
+    fs::write(&source, text).unwrap();
+    let Some(found) = waits(&source, ["amdahl_openmp::lock", "guard_the_sum"]) else {
+        return;
+    };
+    let wrong = ["partner", "sleep", "barrier", "unexplained"];
+    assert_are(&found, "lock-wait", &wrong);
 }
 
 /// Products of whole numbers are exact; decompositions are right when what they give back is.

@@ -91,6 +91,7 @@ pub(super) const NAMES: &[(&str, Library, Primitive)] = {
         ("gomp_", L::OpenMp, P::Barrier),
         ("__kmp", L::OpenMp, P::Barrier),
         ("amdahl_openmp::gate::at_barrier", L::OpenMp, P::Barrier),
+        ("amdahl_openmp::lock::", L::OpenMp, P::Mutex),
         ("amdahl_pool::states::join", L::Pool, P::Join),
         ("amdahl_pool::states::flush", L::Pool, P::Join),
         ("amdahl_pool::states::channel", L::Pool, P::Message),

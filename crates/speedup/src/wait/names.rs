@@ -124,6 +124,7 @@ const LOCK: &[&str] = &[
     "GOMP_critical",
     "gomp_mutex_lock",
     "omp_set_lock",
+    "amdahl_openmp::lock::",
     "__kmp_acquire",
     "AbstractQueuedSynchronizer.acquire",
     "ReentrantLock",

@@ -104,6 +104,17 @@ fn our_openmp_runtime_tells_a_barrier_from_a_worker_without_a_region() {
             Wait::For(Cause::Barrier),
         ),
         (vec![syscall, gate, run, start], Wait::IdleWorker),
+        // `GOMP_critical_start` ends in a jump as well.
+        (
+            vec![
+                syscall,
+                ("amdahl_openmp::lock::Lock::acquire_late", gomp),
+                ("relax_the_grid", "/a"),
+                run,
+                start,
+            ],
+            Wait::For(Cause::LockWait),
+        ),
         // For somebody else, in the middle of a region.
         (
             vec![syscall, gate, ("relax_the_grid", "/a"), run, start],
