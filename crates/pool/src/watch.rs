@@ -384,8 +384,13 @@ mod tests {
         assert!(is_awake);
     }
 
-    /// Eight CPUs of which a hypervisor takes half while `page` tells it.
-    struct Published(Arc<AtomicBool>, u64);
+    /// Eight CPUs of which a hypervisor keeps half while it is there, and a page tells it.
+    struct Published {
+        is_there: Arc<AtomicBool>,
+        looks: u64,
+        /// Whose threads run on them.
+        pool: Arc<std::sync::OnceLock<std::sync::Weak<Registry>>>,
+    }
 
     impl crate::CpuSource for Published {
         fn topology(&mut self) -> Topology {
@@ -395,23 +400,25 @@ mod tests {
             (0..8).collect()
         }
         fn stolen(&mut self) -> Option<crate::StealStat> {
-            self.1 += 1;
+            self.looks += 1;
             let second = 1_000_000_000;
-            let taken = u64::from(self.0.load(Ordering::Relaxed));
+            let taken = u64::from(self.is_there.load(Ordering::Relaxed));
             Some(crate::StealStat {
-                stolen_ns: self.1 * taken * second,
-                ran_ns: self.1 * second,
+                stolen_ns: self.looks * taken * second,
+                ran_ns: self.looks * second,
             })
         }
         fn published(&mut self) -> Option<amdahl_phantom_page::Snapshot> {
             use amdahl_phantom_page::{Cpus, Snapshot, coarse_now_ns};
-            self.0.load(Ordering::Relaxed).then(|| Snapshot {
+            let registry = self.pool.get()?.upgrade()?;
+            let threads = registry.counts.load().limit() as u16;
+            self.is_there.load(Ordering::Relaxed).then(|| Snapshot {
                 time_ns: coarse_now_ns(),
-                ticks: self.1,
+                ticks: self.looks,
                 tick_us: 1000,
                 window_us: 1000,
-                running: Cpus::whole(4),
-                phantom: Cpus::whole(4),
+                running: Cpus::whole(threads.min(4)),
+                phantom: Cpus::whole(threads.saturating_sub(4)),
                 allowed: 8,
                 ..Snapshot::default()
             })
@@ -421,8 +428,14 @@ mod tests {
     #[test]
     fn a_page_makes_workers_fewer_and_what_it_said_ends_with_it() {
         let is_there = Arc::new(AtomicBool::new(true));
-        let source = Published(is_there.clone(), 0);
+        let whose = Arc::new(std::sync::OnceLock::new());
+        let source = Published {
+            is_there: is_there.clone(),
+            looks: 0,
+            pool: whose.clone(),
+        };
         let pool = Pool::builder().cpus(source).build().unwrap();
+        whose.set(Arc::downgrade(&pool.registry)).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
         let job = pool.spawn(move || {
@@ -430,10 +443,9 @@ mod tests {
                 std::hint::spin_loop();
             }
         });
-        // As long as the page says so after each change one more change follows.
-        let is_down = comes_true(|| pool.threads() == 1);
+        let is_down = comes_true(|| pool.threads() == 4);
         is_there.store(false, Ordering::Relaxed);
-        let is_up = comes_true(|| pool.threads() > 1);
+        let is_up = comes_true(|| pool.threads() > 4);
         is_over.store(true, Ordering::Release);
         job.join().unwrap();
         assert!(is_down && is_up, "{is_down} {is_up}");
