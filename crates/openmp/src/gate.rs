@@ -105,6 +105,10 @@ impl Wait {
         manner.is_crowded = (manner.are_crowded)();
         #[cfg(not(loom))]
         crate::runnable::follow(self.last);
+        #[cfg(not(loom))]
+        let is_rationed = crate::worker::are_rationed();
+        #[cfg(loom)]
+        let is_rationed = false;
         let situation = Situation {
             waited_ns: self.last.saturating_sub(self.begun),
             alone_ns: self.last.saturating_sub(self.given),
@@ -112,7 +116,7 @@ impl Wait {
             is_crowded: manner.is_crowded,
             may_yield: manner.contention.may_yield(self.last),
             is_contended: manner.contention.is_expected(self.last),
-            is_rationed: crate::worker::are_rationed(),
+            is_rationed,
             is_awaited_here: (manner.is_awaited_here)(),
             may_pass: self.may_pass,
         };
