@@ -334,6 +334,10 @@ impl Inner {
                 Remapped::Foreign => {}
             }
         }
+        // Not zero, but lost.
+        if shard.is_doomed(&addresses) {
+            return Served::Later;
+        }
         let placed = self.put_zeros(shard, addresses.clone(), granule);
         match placed.error {
             None => self.tally.removed_pages.add(granule as i64),

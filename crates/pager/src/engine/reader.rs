@@ -304,7 +304,7 @@ pub(crate) fn change(inner: &Inner, shard: &Shard, message: Message) {
                 let granule = inner.space.region(pages.start).1.granule;
                 let end = moved.saturating_add(pages.len() * PAGE);
                 shard.add_dooms([Doom {
-                    moved: Some(moved..end),
+                    is_moved: true,
                     ..Doom::here(moved..end, granule)
                 }]);
                 let missing = inner.pages.missing(&pages);
@@ -340,8 +340,8 @@ pub(crate) struct Doom {
     addresses: std::ops::Range<usize>,
     /// Whose memory it is, if not that of the shard's owner.
     child: Option<std::sync::Arc<Uffd>>,
-    /// Is unregistered when all of it is dealt with: nobody serves it, and who unmaps it when nobody reads any more would wait for ever.
-    moved: Option<std::ops::Range<usize>>,
+    /// What of it is dealt with is unregistered: nobody serves it, and who unmaps it when nobody reads any more would wait for ever.
+    is_moved: bool,
     /// Bytes that come and go together.
     step: usize,
     /// Bytes that are tried at once.
@@ -355,7 +355,7 @@ impl Doom {
         Doom {
             addresses,
             child: None,
-            moved: None,
+            is_moved: false,
             step: granule * PAGE,
             part: usize::MAX,
             is_kept: false,
@@ -372,13 +372,22 @@ impl Doom {
         }
         while !self.is_kept && self.addresses.start < self.addresses.end {
             let marked = uffd.poison_part(self.addresses.clone(), self.step, &mut self.part);
-            self.addresses.start += marked.bytes;
+            let dealt_with = match marked.error {
+                Some(Errno::EXIST) if marked.bytes == 0 => self.step,
+                _ => marked.bytes,
+            };
+            let begin = self.addresses.start;
+            self.addresses.start += dealt_with;
+            if self.is_moved && dealt_with > 0 {
+                // Nothing else is unregistered: where nothing is mapped now, the next moment other memory that is missing may lie,
+                // which would read as zeros then.
+                let _ = uffd.unregister(begin..self.addresses.start);
+            }
             match marked.error {
                 None => {}
-                Some(_) if marked.bytes > 0 => {}
+                Some(_) if dealt_with > 0 => {}
                 // Unmapped, or another mapping begins.
                 Some(Errno::NOENT) => self.addresses.start += self.step,
-                Some(Errno::EXIST) => self.addresses.start += self.step,
                 Some(Errno::AGAIN) => return true,
                 Some(Errno::SRCH) => break,
                 Some(Errno::INVAL) if self.addresses.len() == PAGE => {
@@ -390,10 +399,6 @@ impl Doom {
                 Some(_) if self.child.is_none() => return false,
                 Some(_) => self.is_kept = true,
             }
-        }
-        if let Some(moved) = self.moved.take() {
-            // Refused where it was unmapped since.
-            let _ = uffd.unregister(moved);
         }
         self.is_kept
     }
@@ -409,6 +414,15 @@ pub(crate) fn last_dooms(shard: &Shard, until_ns: u64) {
 }
 
 impl Shard {
+    /// Whether somebody else's memory, moved to these addresses of a region, is to be made deadly to touch and is not yet.
+    pub(crate) fn is_doomed(&self, addresses: &std::ops::Range<usize>) -> bool {
+        let dooms = self.dooms.lock().unwrap_or_else(PoisonError::into_inner);
+        let meets = |doom: &Doom| {
+            doom.addresses.start < addresses.end && addresses.start < doom.addresses.end
+        };
+        dooms.iter().any(|doom| doom.child.is_none() && meets(doom))
+    }
+
     fn add_dooms(&self, dooms: impl IntoIterator<Item = Doom>) {
         let mut all = self.dooms.lock().unwrap_or_else(PoisonError::into_inner);
         all.extend(dooms);
