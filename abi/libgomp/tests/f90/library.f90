@@ -307,13 +307,5 @@ contains
     print '(i0, 3a)', length, '[', short, ']'
   end subroutine
 
-  subroutine check(is_right, number)
-    logical, intent(in) :: is_right
-    integer, intent(in) :: number
-    if (is_right) return
-    !$omp critical (failed)
-    print '(a, i0)', 'not right: ', number
-    error stop
-    !$omp end critical (failed)
-  end subroutine
+  include 'check.inc'
 end program

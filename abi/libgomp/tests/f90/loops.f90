@@ -382,13 +382,5 @@ contains
     call check(total == 2 * n + 4, 80)
   end subroutine
 
-  subroutine check(is_right, number)
-    logical, intent(in) :: is_right
-    integer, intent(in) :: number
-    if (is_right) return
-    !$omp critical (failed)
-    print '(a, i0)', 'not right: ', number
-    error stop
-    !$omp end critical (failed)
-  end subroutine
+  include 'check.inc'
 end program
