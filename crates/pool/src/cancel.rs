@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering, lock_of_handle};
 
 /// Tells work that nobody wants it any more. Clones are the same token.
 #[derive(Clone, Default)]
@@ -23,16 +23,6 @@ pub(crate) trait Cancels: Send + Sync {
     fn cancelled(self: Arc<Self>);
 }
 
-#[cfg(not(loom))]
-fn whole<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    crate::waits::lock(mutex, &crate::waits::HANDLES)
-}
-
-#[cfg(loom)]
-fn whole<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    mutex.lock().unwrap()
-}
-
 impl CancelToken {
     /// A token that is not cancelled.
     pub fn new() -> Self {
@@ -44,7 +34,7 @@ impl CancelToken {
     pub fn cancel(&self) {
         // Before the lock is taken: whoever takes it later sees it in `add`.
         self.0.is_cancelled.store(true, Ordering::Release);
-        let waiting = std::mem::take(&mut *whole(&self.0.waiting));
+        let waiting = std::mem::take(&mut *lock_of_handle(&self.0.waiting));
         for task in waiting.into_values() {
             if let Some(task) = task.upgrade() {
                 task.cancelled();
@@ -59,7 +49,7 @@ impl CancelToken {
 
     /// `task`, which is at `address`, is told. False: the token is cancelled already, and it is not.
     pub(crate) fn add(&self, address: usize, task: Weak<dyn Cancels>) -> bool {
-        let mut waiting = whole(&self.0.waiting);
+        let mut waiting = lock_of_handle(&self.0.waiting);
         if self.is_cancelled() {
             return false;
         }
@@ -69,13 +59,13 @@ impl CancelToken {
 
     /// What is at `address` need not be told any more.
     pub(crate) fn remove(&self, address: usize) {
-        let gone = whole(&self.0.waiting).remove(&address);
+        let gone = lock_of_handle(&self.0.waiting).remove(&address);
         drop(gone);
     }
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn waiting(&self) -> usize {
-        whole(&self.0.waiting).len()
+        lock_of_handle(&self.0.waiting).len()
     }
 }
 

@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use crate::latch::Latch;
 use crate::spawn::JoinError;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::{AtomicU32, Mutex, Ordering, lock_of_handle};
 
 const QUEUED: u32 = 0;
 const RUNNING: u32 = 1;
@@ -36,16 +36,6 @@ pub(crate) struct Outcome<T> {
 
 // SAFETY: `result` has one owner at a time, which it goes to by the state.
 unsafe impl<T: Send> Sync for Outcome<T> {}
-
-#[cfg(not(loom))]
-fn whole<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    crate::waits::lock(mutex, &crate::waits::HANDLES)
-}
-
-#[cfg(loom)]
-fn whole<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
-    mutex.lock().unwrap()
-}
 
 impl<T> Outcome<T> {
     pub(crate) fn new() -> Self {
@@ -109,7 +99,7 @@ impl<T> Outcome<T> {
 
     #[cold]
     fn tell(&self) {
-        let mut place = whole(&self.waiter);
+        let mut place = lock_of_handle(&self.waiter);
         match place.take() {
             // SAFETY: a worker stays in the frame of its latch until it is set. Its parker may be another pool's, which
             // may go once the worker has: it waits for this lock before it returns.
@@ -128,7 +118,7 @@ impl<T> Outcome<T> {
 
     /// False if it is over already.
     pub(crate) fn register(&self, waiter: Waiter) -> bool {
-        let mut place = whole(&self.waiter);
+        let mut place = lock_of_handle(&self.waiter);
         let before = place.replace(waiter);
         let is_over = self.state.fetch_or(WAITED, Ordering::AcqRel) & !WAITED == DONE;
         // Nobody is told twice, and who finishes may look for somebody yet.
@@ -141,7 +131,7 @@ impl<T> Outcome<T> {
 
     /// Whoever has set the latch that was registered has left its parker.
     pub(crate) fn wait_for_finisher(&self) {
-        drop(whole(&self.waiter));
+        drop(lock_of_handle(&self.waiter));
     }
 
     /// # Safety
@@ -159,7 +149,7 @@ impl<T> Outcome<T> {
     /// Nobody else takes the result.
     pub(crate) unsafe fn take_or_register(&self, waker: &Waker) -> Option<Result<T, JoinError>> {
         let is_known = !self.is_over()
-            && matches!(&*whole(&self.waiter), Some(Waiter::Waker(known)) if known.will_wake(waker));
+            && matches!(&*lock_of_handle(&self.waiter), Some(Waiter::Waker(known)) if known.will_wake(waker));
         let waits = is_known || !self.is_over() && self.register(Waiter::Waker(waker.clone()));
         if waits && !self.is_over() {
             return None;

@@ -13,6 +13,18 @@ pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
+/// Locks what belongs to a handle or a token, and to no pool. Waits are counted with those of all handles.
+#[cfg(not(loom))]
+pub(crate) fn lock_of_handle<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
+    crate::waits::lock(mutex, &crate::waits::HANDLES)
+}
+
+/// The same in models.
+#[cfg(loom)]
+pub(crate) fn lock_of_handle<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
+    mutex.lock().unwrap()
+}
+
 /// Keeps what is written by one CPU off the lines that others read. Two lines: x86 fetches them in pairs.
 #[derive(Default)]
 #[repr(align(128))]
