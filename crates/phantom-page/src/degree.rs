@@ -95,39 +95,46 @@ impl Degree {
     }
 
     fn step(&mut self, load: Load, usable: u32, now_ns: u64) {
-        if load.phantoms < Self::FEW {
-            self.takers.took_no_more();
-        }
         if load.phantoms >= Self::FEW {
-            let threads = self.cpus.min(usable);
-            let phantoms = load.phantoms;
-            let is_shared = load.is_shared || self.takers.share(threads, phantoms, usable, now_ns);
-            self.cpus = if is_shared {
-                best_beside_others(threads, load.phantoms, usable)
-            } else {
-                let fewer = load.phantoms.round().min(f64::from(u32::MAX)) as u32;
-                threads.saturating_sub(fewer).max(1)
-            };
-            if self.was_tried && self.cpus < threads {
-                self.patience = (self.patience * 2).min(*PATIENCE.end());
-            }
-            (self.quiet, self.was_tried) = (0, false);
-        } else if let Some(idle) = load.idle {
-            self.cpus = self
-                .cpus
-                .saturating_add(idle.clamp(0.0, f64::from(usable)) as u32);
+            self.shrink(load, usable, now_ns);
         } else {
-            self.quiet += 1;
-            if self.quiet >= self.patience && self.cpus < usable {
-                self.cpus += 1;
-                (self.quiet, self.was_tried) = (0, true);
-            } else if self.quiet >= 2 * self.patience {
-                // What was tried has turned out right.
-                self.patience = (self.patience / 2).max(*PATIENCE.start());
-                self.was_tried = false;
-            }
+            self.takers.took_no_more();
+            self.grow(load.idle, usable);
         }
         self.cpus = self.cpus.min(usable);
+    }
+
+    /// Some have no CPU.
+    fn shrink(&mut self, load: Load, usable: u32, now_ns: u64) {
+        let (threads, phantoms) = (self.cpus.min(usable), load.phantoms);
+        self.cpus = if load.is_shared || self.takers.share(threads, phantoms, usable, now_ns) {
+            best_beside_others(threads, phantoms, usable)
+        } else {
+            let fewer = phantoms.round().min(f64::from(u32::MAX)) as u32;
+            threads.saturating_sub(fewer).max(1)
+        };
+        if self.was_tried && self.cpus < threads {
+            self.patience = (self.patience * 2).min(*PATIENCE.end());
+        }
+        (self.quiet, self.was_tried) = (0, false);
+    }
+
+    /// All have one; by the CPUs that are known to be idle, or by trying.
+    fn grow(&mut self, idle: Option<f64>, usable: u32) {
+        if let Some(idle) = idle {
+            let more = idle.clamp(0.0, f64::from(usable)) as u32;
+            self.cpus = self.cpus.saturating_add(more);
+            return;
+        }
+        self.quiet += 1;
+        if self.quiet >= self.patience && self.cpus < usable {
+            self.cpus += 1;
+            (self.quiet, self.was_tried) = (0, true);
+        } else if self.quiet >= 2 * self.patience {
+            // What was tried has turned out right.
+            self.patience = (self.patience / 2).max(*PATIENCE.start());
+            self.was_tried = false;
+        }
     }
 
     /// What a page says of as many threads as there are now; `None` if nothing new: the same tick again, or averages from before
