@@ -48,6 +48,7 @@ test | conformance)
     [ -e /usr/lib/python3/dist-packages/sklearn ] || optional="$optional python3-sklearn"
     ls -d /usr/lib/*/openblas-openmp >/dev/null 2>&1 || optional="$optional libopenblas0-openmp"
     ls /usr/lib/*/libfftw3_omp.so >/dev/null 2>&1 || optional="$optional libfftw3-dev"
+    like Rscript r-base-core
     ;;
 esac
 case $kind in

@@ -214,6 +214,18 @@ impl<'a> Runtimes<'a> {
         }
     }
 
+    /// A libgomp that R finds before all that `LD_LIBRARY_PATH` says, and so does what R starts.
+    pub fn before_all_in_r(&mut self, library: Option<&Path>) {
+        let Some(path) = library else { return };
+        let real = path.canonicalize().ok();
+        if self.own.is_some_and(|own| real.as_ref() == Some(&own.path)) {
+            return;
+        }
+        let folder = path.parent().unwrap_or(path).display();
+        let via = format!("R puts {folder} before LD_LIBRARY_PATH, where libgomp.so.1 is");
+        self.add(Kind::Gomp, path, false, via);
+    }
+
     /// A libgomp that Julia brings along.
     pub fn of_julia(&mut self, libraries: &[PathBuf]) {
         for path in libraries {

@@ -168,6 +168,33 @@ pub fn r_folders(program: &Path, variable: impl Fn(&str) -> Option<String>) -> V
     folders
 }
 
+/// The libgomp in a folder that the `R` at `program` has searched before all of `LD_LIBRARY_PATH`: the start script reads `ldpaths`, whose
+/// text this is. Debian's has the system's folder there.
+pub fn before_all_in_r(
+    program: &Path,
+    ldpaths: &str,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<PathBuf> {
+    const NAME: &str = "R_LD_LIBRARY_PATH";
+    let home = program.ancestors().nth(3)?.to_str()?;
+    let lists: Vec<String> = match variable(NAME) {
+        Some(list) => vec![list],
+        // `: ${R_LD_LIBRARY_PATH=${R_HOME}/lib:/usr/lib}`
+        None => ldpaths
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(": ${")?.strip_prefix(NAME))
+            .filter_map(|value| value.trim_start_matches(':').strip_prefix('='))
+            .filter_map(|value| value.strip_suffix('}'))
+            .map(|value| value.replace("${R_HOME}", home))
+            .collect(),
+    };
+    let folders = lists.iter().flat_map(|list| list.split(':'));
+    folders
+        .filter(|folder| folder.starts_with('/') && !folder.contains('$'))
+        .map(|folder| Path::new(folder).join("libgomp.so.1"))
+        .find(|library| library.is_file())
+}
+
 /// The libgomp that Julia brings along and opens by its path, given where its program is, links followed.
 pub fn of_julia(program: &Path, variable: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = Vec::new();
@@ -268,6 +295,30 @@ mod tests {
             r_folders(&program, variable),
             [root.join("mine"), root.join("home/R"), home.join("library")]
         );
+    }
+
+    #[test]
+    fn finds_the_libgomp_that_r_puts_before_all_others() {
+        let place = tempfile::tempdir().expect("a folder");
+        let root = place.path();
+        let (home, system) = (root.join("lib/R"), root.join("system"));
+        let program = home.join("bin/exec/R");
+        fs::create_dir_all(&system).expect("made");
+        fs::create_dir_all(home.join("lib")).expect("made");
+        let none = |_: &str| None;
+        let text = format!(
+            "if test -n x; then\n: ${{R_LD_LIBRARY_PATH=${{R_HOME}}/lib:{}}}\nelse\n: ${{R_LD_LIBRARY_PATH=$X}}\nfi\n",
+            system.display()
+        );
+        assert_eq!(before_all_in_r(&program, &text, none), None, "none there");
+        let (library, own) = (system.join("libgomp.so.1"), home.join("lib/libgomp.so.1"));
+        fs::write(&library, "").expect("written");
+        assert_eq!(before_all_in_r(&program, &text, none), Some(library));
+        assert_eq!(before_all_in_r(&program, "", none), None);
+        fs::write(&own, "").expect("written");
+        assert_eq!(before_all_in_r(&program, &text, none), Some(own));
+        let said = |name: &str| (name == "R_LD_LIBRARY_PATH").then(|| "/there/is/none".to_owned());
+        assert_eq!(before_all_in_r(&program, &text, said), None);
     }
 
     #[test]

@@ -226,6 +226,28 @@ fn scikit_learn() {
     python(SKLEARN, "python3-sklearn");
 }
 
+/// Says which libgomp R has, and sums that R itself computes with OpenMP.
+const R: &str = r#"
+maps <- grep("libgomp", readLines("/proc/self/maps"), value = TRUE)
+cat(unique(sub("^[^/]*", "", maps)), sep = "\n")
+x <- matrix((0:999999 * 7919) %% 1009, 1000)
+cat("sums", sum(colSums(x)), max(colSums(x)), "\n")
+cat("means", format(mean(colMeans(x)), digits = 12), "\n")
+"#;
+
+/// Debian's R has the system's folder searched before all others.
+#[test]
+fn r() {
+    let place = Place::new();
+    let Some(ours) = ours() else { return };
+    let tried = Command::new("Rscript").args(["-e", R]).output();
+    if !tried.is_ok_and(|output| output.status.success() && output.stdout.starts_with(b"/")) {
+        skipped("no R with OpenMP (r-base-core)");
+        return;
+    }
+    compare(&place, &ours, &["Rscript", "-e", R]);
+}
+
 /// Transforms forth and back, in one and three dimensions, by four threads.
 const FFTW: &str = r#"
 #define _GNU_SOURCE
