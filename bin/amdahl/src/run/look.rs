@@ -235,10 +235,9 @@ fn of_packages(
     let variable = |name: &str| environment.get(name).cloned();
     if program.ends_with("bin/exec/R") {
         runtimes.of_r(&started::r_folders(program, variable));
-        let home = program.ancestors().nth(3);
-        let ldpaths = home.and_then(|home| script_text(&home.join("etc/ldpaths")));
-        let first = started::before_all_in_r(program, &ldpaths.unwrap_or_default(), variable);
-        runtimes.before_all_in_r(first.as_deref());
+        if let Some(first) = started::before_all_in_r(program, script_text, variable) {
+            runtimes.before_all_in_r(&first);
+        }
     }
     let real = program
         .canonicalize()

@@ -215,8 +215,7 @@ impl<'a> Runtimes<'a> {
     }
 
     /// A libgomp that R finds before all that `LD_LIBRARY_PATH` says, and so does what R starts.
-    pub fn before_all_in_r(&mut self, library: Option<&Path>) {
-        let Some(path) = library else { return };
+    pub fn before_all_in_r(&mut self, path: &Path) {
         let real = path.canonicalize().ok();
         if self.own.is_some_and(|own| real.as_ref() == Some(&own.path)) {
             return;

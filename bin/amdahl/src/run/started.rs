@@ -168,24 +168,25 @@ pub fn r_folders(program: &Path, variable: impl Fn(&str) -> Option<String>) -> V
     folders
 }
 
-/// The libgomp in a folder that the `R` at `program` has searched before all of `LD_LIBRARY_PATH`: the start script reads `ldpaths`, whose
-/// text this is. Debian's has the system's folder there.
+/// The libgomp in a folder that the `R` at `program` has searched before all of `LD_LIBRARY_PATH`: the start script reads
+/// `R_HOME/etc/ldpaths`, where Debian's has the system's folder.
 pub fn before_all_in_r(
     program: &Path,
-    ldpaths: &str,
+    script: impl Fn(&Path) -> Option<String>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Option<PathBuf> {
     const NAME: &str = "R_LD_LIBRARY_PATH";
-    let home = program.ancestors().nth(3)?.to_str()?;
+    let home = program.ancestors().nth(3)?;
+    let home_text = home.to_str()?;
     let lists: Vec<String> = match variable(NAME) {
         Some(list) => vec![list],
         // `: ${R_LD_LIBRARY_PATH=${R_HOME}/lib:/usr/lib}`
-        None => ldpaths
+        None => script(&home.join("etc/ldpaths"))?
             .lines()
             .filter_map(|line| line.trim().strip_prefix(": ${")?.strip_prefix(NAME))
             .filter_map(|value| value.trim_start_matches(':').strip_prefix('='))
             .filter_map(|value| value.strip_suffix('}'))
-            .map(|value| value.replace("${R_HOME}", home))
+            .map(|value| value.replace("${R_HOME}", home_text))
             .collect(),
     };
     let folders = lists.iter().flat_map(|list| list.split(':'));
@@ -304,21 +305,26 @@ mod tests {
         let (home, system) = (root.join("lib/R"), root.join("system"));
         let program = home.join("bin/exec/R");
         fs::create_dir_all(&system).expect("made");
-        fs::create_dir_all(home.join("lib")).expect("made");
-        let none = |_: &str| None;
+        for folder in ["lib", "etc"] {
+            fs::create_dir_all(home.join(folder)).expect("made");
+        }
+        let (none, read) = (|_: &str| None, |path: &Path| fs::read_to_string(path).ok());
         let text = format!(
             "if test -n x; then\n: ${{R_LD_LIBRARY_PATH=${{R_HOME}}/lib:{}}}\nelse\n: ${{R_LD_LIBRARY_PATH=$X}}\nfi\n",
             system.display()
         );
-        assert_eq!(before_all_in_r(&program, &text, none), None, "none there");
+        assert_eq!(before_all_in_r(&program, read, none), None, "no file");
+        fs::write(home.join("etc/ldpaths"), text).expect("written");
+        assert_eq!(before_all_in_r(&program, read, none), None, "none there");
         let (library, own) = (system.join("libgomp.so.1"), home.join("lib/libgomp.so.1"));
         fs::write(&library, "").expect("written");
-        assert_eq!(before_all_in_r(&program, &text, none), Some(library));
-        assert_eq!(before_all_in_r(&program, "", none), None);
+        assert_eq!(before_all_in_r(&program, read, none), Some(library));
+        let empty = |_: &Path| Some(String::new());
+        assert_eq!(before_all_in_r(&program, empty, none), None);
         fs::write(&own, "").expect("written");
-        assert_eq!(before_all_in_r(&program, &text, none), Some(own));
+        assert_eq!(before_all_in_r(&program, read, none), Some(own));
         let said = |name: &str| (name == "R_LD_LIBRARY_PATH").then(|| "/there/is/none".to_owned());
-        assert_eq!(before_all_in_r(&program, &text, said), None);
+        assert_eq!(before_all_in_r(&program, read, said), None);
     }
 
     #[test]
