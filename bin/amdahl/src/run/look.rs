@@ -209,7 +209,10 @@ fn through_scripts(path: &Path, environment: &BTreeMap<String, String>) -> (Vec<
         interpreters.push(next.clone());
         last = next;
     }
-    if let Some(program) = started::behind_r(path, script_text) {
+    // `R` is a script itself, `Rscript` may read one.
+    let mut passed = std::iter::once(path).chain(interpreters.iter().map(PathBuf::as_path));
+    let behind = passed.find_map(|path| started::behind_r(path, script_text));
+    if let Some(program) = behind {
         interpreters.push(program.clone());
         last = program;
     }

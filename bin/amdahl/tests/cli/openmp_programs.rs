@@ -3,6 +3,7 @@
 //! Debian's packages; what is not installed is SKIPPED.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -246,6 +247,10 @@ fn r() {
         return;
     }
     compare(&place, &ours, &["Rscript", "-e", R]);
+    let script = place.join("sums.R");
+    fs::write(&script, format!("#!/usr/bin/env Rscript\n{R}")).expect("written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("its own");
+    compare(&place, &ours, &["./sums.R"]);
 }
 
 /// Transforms forth and back, in one and three dimensions, by four threads.

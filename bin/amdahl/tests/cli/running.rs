@@ -428,6 +428,26 @@ fn the_packages_of_r_get_ours() {
         let last = last.and_then(Value::as_str).expect("a program");
         assert!(last.ends_with("lib/R/bin/exec/R"), "{plan:#}");
     }
+
+    // A script that names `Rscript`, and a start script that reads what goes before all folders.
+    let reader = format!("#!{}\n", place.join("bin/Rscript").display());
+    script(&place, "sums.R", &reader);
+    fs::create_dir(place.join("lib/R/etc")).expect("made");
+    let first = format!(": ${{R_LD_LIBRARY_PATH={}}}\n", theirs.display());
+    fs::write(place.join("lib/R/etc/ldpaths"), first).expect("written");
+    let text = text.replace(
+        "LD_LIBRARY_PATH=${R_HOME}/lib",
+        ". \"${R_HOME}/etc/ldpaths\"\nLD_LIBRARY_PATH=${R_LD_LIBRARY_PATH}",
+    );
+    script(&place, "bin/R", &text);
+    let args = ["--", "bin/R", package];
+    let ran = place.run(tool(&place, Some(&ours), &args)).ends_with(0);
+    assert_eq!(ran.out, "ours\n", "{}", ran.err);
+    assert!(ran.err.contains("LD_PRELOAD="), "{}", ran.err);
+    let plan = plan(&place, Some(&ours), &["./sums.R"]);
+    let last = plan["interpreters"].as_array().and_then(|all| all.last());
+    let last = last.and_then(Value::as_str).expect("a program");
+    assert!(last.ends_with("lib/R/bin/exec/R"), "{plan:#}");
 }
 
 /// Julia opens the libgomp that it brings along by its path, and packages of libraries after that, each apart from others.
