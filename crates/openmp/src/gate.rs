@@ -184,6 +184,18 @@ const TURNS_PER_LOOK: u64 = 32;
 /// What waking one of several takes who wakes them.
 const WAKE_NS: u64 = 1_000;
 
+/// Looks once, and so many times more with a pause before each.
+#[inline]
+fn looks(turns: u64, is_done: &mut impl FnMut() -> bool) -> bool {
+    for _ in 0..turns {
+        if is_done() {
+            return true;
+        }
+        spin_loop();
+    }
+    is_done()
+}
+
 impl Gate {
     /// A gate that was never opened.
     pub fn new() -> Gate {
@@ -244,23 +256,20 @@ impl Gate {
         mut is_done: impl FnMut() -> bool,
         mut other: impl FnMut(&Place<'_>) -> bool,
     ) {
+        let mut is_done_within = |turns| looks(turns, &mut is_done);
         let first = manner.patience.first_turns(manner.is_crowded);
-        for _ in 0..first {
-            if is_done() {
-                return;
-            }
-            spin_loop();
-        }
-        if !is_done() {
-            self.wait_longer(manner, &mut is_done, &mut other);
+        if !is_done_within(first) {
+            self.wait_longer(manner, &mut is_done_within, &mut other);
         }
     }
 
+    /// `is_done_within` so many turns says whether what is awaited came meanwhile. The loop is there and not here, where each look would be a call:
+    /// whoever samples the program (`amdahl scale`) sees a thread in it that spins, and not one that runs a function.
     #[cold]
     fn wait_longer(
         &self,
         manner: &mut Manner<'_>,
-        is_done: &mut dyn FnMut() -> bool,
+        is_done_within: &mut dyn FnMut(u64) -> bool,
         other: &mut dyn FnMut(&Place<'_>) -> bool,
     ) {
         let begin = |manner: &mut Manner<'_>| Wait {
@@ -269,7 +278,7 @@ impl Gate {
         };
         let mut wait = begin(manner);
         loop {
-            if is_done() {
+            if is_done_within(0) {
                 self.tell_lateness(&wait, manner);
                 return;
             }
@@ -279,12 +288,9 @@ impl Gate {
             }
             match wait.next(manner) {
                 Next::Spin => {
-                    for _ in 0..TURNS_PER_LOOK {
-                        if is_done() {
-                            self.tell_lateness(&wait, manner);
-                            return;
-                        }
-                        spin_loop();
+                    if is_done_within(TURNS_PER_LOOK) {
+                        self.tell_lateness(&wait, manner);
+                        return;
                     }
                     wait.turns += TURNS_PER_LOOK;
                     wait.spun(manner);
@@ -301,7 +307,7 @@ impl Gate {
                     let may_pass = wait.has_left && !wait.has_passed;
                     let passes = may_pass && manner.passes(Lateness::passes_later);
                     let most_ns = passes.then_some(PASS_AFTER_NS);
-                    let slept = self.sleep(manner, is_done, other, most_ns);
+                    let slept = self.sleep(manner, is_done_within, other, most_ns);
                     manner.own.slept(slept);
                     wait.may_pass |= most_ns.is_some_and(|ns| slept >= ns);
                     // Who was woken for a task that somebody else took sleeps again.
@@ -330,7 +336,7 @@ impl Gate {
     fn sleep(
         &self,
         manner: &Manner<'_>,
-        is_done: &mut dyn FnMut() -> bool,
+        is_done_within: &mut dyn FnMut(u64) -> bool,
         other: &mut dyn FnMut(&Place<'_>) -> bool,
         most_ns: Option<u64>,
     ) -> u64 {
@@ -339,7 +345,7 @@ impl Gate {
         fence(Ordering::SeqCst);
         let bell = self.bell.read();
         let mut slept = 0;
-        if !is_done() && !other(&manner.place) {
+        if !is_done_within(0) && !other(&manner.place) {
             let begun = sys::monotonic_ns();
             match manner.awaited {
                 Awaited::Team => at_barrier(&self.bell, bell, most_ns),
