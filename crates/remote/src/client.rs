@@ -541,12 +541,14 @@ impl Shared {
                 }
                 is_first = false;
                 let begun = Instant::now();
+                let mut has_answered = false;
                 self.there.fetch_add(1, Ordering::SeqCst);
                 // How it failed is not told: what was asked is asked again, or fails with the time.
-                let _ = self.converse(index, &mut channel, &mut pending);
+                let _ = self.converse(index, &mut channel, &mut pending, &mut has_answered);
                 self.there.fetch_sub(1, Ordering::SeqCst);
                 self.set_takes(index, false);
-                if begun.elapsed() > PAUSE_MAX {
+                // What breaks after it was of use is worth as much the next time.
+                if has_answered || begun.elapsed() > PAUSE_MAX {
                     pause = Duration::ZERO;
                 }
             }
@@ -637,12 +639,13 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Asks and hears until the connection fails or nobody wants it.
+    /// Asks and hears until the connection fails or nobody wants it; and whether it was ever answered.
     fn converse(
         &self,
         index: usize,
         channel: &mut Channel,
         pending: &mut HashMap<u32, Arc<Wanted>>,
+        has_answered: &mut bool,
     ) -> Result<(), Error> {
         let link = &self.links[index];
         let silence = self.connect.silence();
@@ -676,6 +679,7 @@ impl Shared {
                 heard = Instant::now();
                 self.heard(heard, done.is_some());
                 if let Some((wanted, came)) = done {
+                    *has_answered = true;
                     owed -= wanted.with_id(0).answer_max() as usize;
                     *lock(&wanted.answer) = Some(came);
                     wanted.came.notify_all();
