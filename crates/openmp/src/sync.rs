@@ -25,3 +25,20 @@ impl<T> std::ops::Deref for Line<T> {
         &self.0
     }
 }
+
+/// The line at that address, which the caller will write soon, comes from whoever has it while the caller goes on. Any address will do.
+#[inline(always)]
+pub fn fetch_to_write(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint, which never faults.
+    unsafe {
+        std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a hint, which never faults.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = at;
+}

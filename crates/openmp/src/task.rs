@@ -22,6 +22,7 @@ mod queue;
 pub mod reduction;
 mod unfinished;
 mod wait;
+pub(crate) mod worth;
 
 pub use at_once::run_plain;
 pub use group::Group;
@@ -441,8 +442,13 @@ unsafe fn run(thread: *mut Thread, queue: *const Queue, task: *mut Task) {
 }
 
 /// The same where the calling thread waits at a meeting. Once the last task has ended the region may end, and the queue may be another thread's: what
-/// was made here meanwhile is added up before whatever lets somebody end the task.
-unsafe fn run_at_meeting(thread: *mut Thread, queue: *const Queue, task: *mut Task) {
+/// was made here meanwhile is added up before whatever lets somebody end the task. `ran` is called when its body has ended.
+unsafe fn run_at_meeting(
+    thread: *mut Thread,
+    queue: *const Queue,
+    task: *mut Task,
+    ran: impl FnOnce(),
+) {
     // SAFETY: as above. The task counts in its home's queue until it has ended, and in no other.
     unsafe {
         let (team, is_ours) = ((*task).team, (*task).home == queue);
@@ -452,6 +458,7 @@ unsafe fn run_at_meeting(thread: *mut Thread, queue: *const Queue, task: *mut Ta
             }
         };
         let let_go = || {
+            ran();
             // Otherwise nobody else ends it, and once is enough.
             if !is_ours || (*task).event.load(Ordering::Relaxed) != event::NONE {
                 settle();
@@ -579,12 +586,21 @@ unsafe fn tell(successor: Successor, queue: *const Queue, is_elsewhere: bool) {
     }
 }
 
+/// The queues of those who may wait for a task and may run nothing else, or null: of its parent, and of who waits for its group.
+unsafe fn waiters(task: *mut Task) -> [*const Queue; 2] {
+    // SAFETY: the task is the caller's, and has not ended.
+    unsafe {
+        let parent_on: *const Queue = (*(*task).parent).on.load(Ordering::Relaxed);
+        let owner = (*task).group.as_ref().map_or(ptr::null(), Group::owner);
+        [parent_on, owner]
+    }
+}
+
 unsafe fn make_ready(task: *mut Task, queue: *const Queue, is_elsewhere: bool) {
     // SAFETY: the task is nobody else's until it is pushed. What is looked at later is never freed.
     unsafe {
         let team = (*task).team;
-        let parent_on: *const Queue = (*(*task).parent).on.load(Ordering::Relaxed);
-        let owner = (*task).group.as_ref().map_or(ptr::null(), Group::owner);
+        let waiters = waiters(task);
         if (*task).priority > 0 {
             (*team).board.push_urgent(task, (*task).priority);
         } else if queue.is_null() {
@@ -595,7 +611,7 @@ unsafe fn make_ready(task: *mut Task, queue: *const Queue, is_elsewhere: bool) {
             (*queue).push(task);
         }
         // Who waits for it, and may run nothing else, looks for it everywhere.
-        for waiting in [parent_on, owner] {
+        for waiting in waiters {
             if waiting.is_null() {
                 continue;
             }

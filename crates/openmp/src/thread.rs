@@ -9,6 +9,7 @@ use crate::chain::Link;
 use crate::contention::Own;
 use crate::icv::{self, Icv};
 use crate::share::{self, Share};
+use crate::task::worth::Worth;
 use crate::task::{Queue, Task};
 use crate::team::Team;
 use crate::{fork, tls, worker};
@@ -80,6 +81,8 @@ pub struct Thread {
     pub(crate) depth: u32,
     /// Where its stack was when the outermost of them began.
     pub(crate) stack: usize,
+    /// What it has gained by tasks of others.
+    pub(crate) worth: Worth,
     /// Its place plus 1; 0: not bound.
     pub place: u32,
     pub(crate) own: Own,
@@ -106,6 +109,7 @@ impl Thread {
             task: ptr::null_mut(),
             depth: 0,
             stack: 0,
+            worth: Worth::default(),
             place: 0,
             own: Own::default(),
             hot: ptr::null_mut(),

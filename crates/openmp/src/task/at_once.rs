@@ -15,6 +15,9 @@ use crate::thread::Thread;
 
 /// Ready tasks of each thread of the team, on average, from which on new tasks run at once.
 const READY_PER_THREAD: u32 = 64;
+/// Where so many are ready that tasks run at once, so many in turn do without another look: what is ready is on a line that all write who take some of it. Much
+/// less than what is ready for each.
+const IN_TURN: u32 = READY_PER_THREAD / 4;
 /// Tasks that one thread has made and that wait for others, or have a priority, before new ones run at once: memory
 /// has an end.
 const LEFT_OF_ONE: u64 = 4096;
@@ -54,7 +57,8 @@ pub unsafe fn run_plain(
         if !is_due || team.nthreads == 1 || team.may_be_cancelled {
             return false;
         }
-        let task = match (*queue).spare.replace(ptr::null_mut()) {
+        let own = &(*queue).own;
+        let task = match own.spare.replace(ptr::null_mut()) {
             task if task.is_null() => new_spare(thread, queue),
             task => task,
         };
@@ -65,11 +69,11 @@ pub unsafe fn run_plain(
         begin_to_run(thread, queue, task);
         body(data);
         (*thread).task = parent;
-        if (*task).made != 0 || (*task).table.is_some() || !(*queue).spare.get().is_null() {
+        if (*task).made != 0 || (*task).table.is_some() || !own.spare.get().is_null() {
             end_at_once(task, queue);
         } else {
             // Nobody knows it: it has no children, and was in no queue.
-            (*queue).spare.set(task);
+            own.spare.set(task);
         }
         true
     }
@@ -169,10 +173,19 @@ pub(super) fn has_enough(team: &Team, queue: &Queue) -> bool {
 
 #[inline]
 fn are_many_ready(team: &Team, queue: &Queue) -> bool {
+    let left = queue.own.at_once.get();
+    if left != 0 {
+        queue.own.at_once.set(left - 1);
+        return true;
+    }
     let ready = queue.len();
     // Without a division: it would take longer than all the rest.
-    ready >= READY_PER_THREAD
-        && u64::from(ready) * makers(team) > u64::from(READY_PER_THREAD) * u64::from(team.nthreads)
+    let are_many = ready >= READY_PER_THREAD
+        && u64::from(ready) * makers(team) > u64::from(READY_PER_THREAD) * u64::from(team.nthreads);
+    if are_many {
+        queue.own.at_once.set(IN_TURN - 1);
+    }
+    are_many
 }
 
 #[inline]

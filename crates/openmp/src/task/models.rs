@@ -126,6 +126,84 @@ fn a_task_is_taken_once() {
     });
 }
 
+/// As many as the fewest of which a haul is taken.
+fn tasks() -> [Box<Task>; 4] {
+    std::array::from_fn(|_| {
+        Box::new(Task {
+            number: 0,
+            older: ptr::null_mut(),
+            newer: ptr::null_mut(),
+        })
+    })
+}
+
+#[test]
+fn what_is_taken_together_is_run_once_each_by_whoever_finds_it() {
+    check(|| {
+        let shared = Shared::new();
+        let mut tasks = tasks();
+        for task in &mut tasks {
+            // SAFETY: the model's thread 0 is the owner.
+            unsafe { shared.queues[0].push(&raw mut **task) };
+        }
+        let thief = {
+            let shared = loom::sync::Arc::clone(&shared);
+            loom::thread::spawn(move || {
+                let haul = shared.board.steal_haul(1, &mut || true);
+                let mut ran = 0;
+                if !haul.is_null() {
+                    ran += 1;
+                    // SAFETY: the thread is the owner of queue 1 and has taken the tasks.
+                    unsafe { shared.queues[1].keep((*haul).newer) };
+                }
+                while shared.take_any(1) {
+                    ran += 1;
+                }
+                ran
+            })
+        };
+        let mut ran = 0;
+        while shared.take_any(0) {
+            ran += 1;
+        }
+        assert_eq!(ran + thief.join().unwrap(), tasks.len());
+    });
+}
+
+#[test]
+fn who_sleeps_is_woken_for_what_another_keeps() {
+    check(|| {
+        let shared = Shared::new();
+        let mut tasks = tasks();
+        for task in &mut tasks {
+            // SAFETY: the model's thread 0 is the owner, and nobody else runs yet.
+            unsafe { shared.queues[0].push(&raw mut **task) };
+        }
+        // It has taken half, and the owner the rest, but not kept what it has taken.
+        let haul = shared.board.steal_haul(1, &mut || true);
+        assert!(!haul.is_null());
+        while !shared.queues[0].take_newest(0, || true).is_null() {}
+        let waiter = {
+            let shared = loom::sync::Arc::clone(&shared);
+            loom::thread::spawn(move || {
+                let ran = std::cell::Cell::new(false);
+                sleep_until(
+                    &shared.gate,
+                    || ran.get(),
+                    |_| {
+                        ran.set(shared.board.has_ready() && shared.take_any(0));
+                        ran.get()
+                    },
+                );
+            })
+        };
+        // SAFETY: the owner of queue 1 is the model's thread 0.
+        unsafe { shared.queues[1].keep((*haul).newer) };
+        shared.board.call(|| shared.gate.ring(1) != 0);
+        waiter.join().unwrap();
+    });
+}
+
 #[test]
 fn who_waits_for_a_task_finds_it_wherever_it_becomes_ready() {
     check(|| {
@@ -156,6 +234,49 @@ fn who_waits_for_a_task_finds_it_wherever_it_becomes_ready() {
         // SAFETY: the model's thread 0, once.
         unsafe { shared.queues[0].push_oldest(shared.task) };
         shared.queues[1].nudge();
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_for_a_task_finds_it_where_another_keeps_it() {
+    check(|| {
+        let shared = Shared::new();
+        let mut tasks = tasks();
+        for task in &mut tasks {
+            // SAFETY: the model's thread 0 is the owner, and nobody else runs yet.
+            unsafe { shared.queues[0].push(&raw mut **task) };
+        }
+        let awaited = (&raw mut *tasks[1]).addr();
+        let waiter = {
+            let shared = loom::sync::Arc::clone(&shared);
+            loom::thread::spawn(move || {
+                let queue = &shared.queues[0];
+                let ran = std::cell::Cell::new(false);
+                let is_first = std::cell::Cell::new(true);
+                sleep_until(
+                    &queue.gate,
+                    || ran.get(),
+                    |_| {
+                        let far = is_first.replace(false) || queue.was_nudged();
+                        let may = |task: *mut Task| task.addr() == awaited;
+                        let task = if far {
+                            shared.board.steal(0, &mut Search::Some(&may, usize::MAX))
+                        } else {
+                            ptr::null_mut()
+                        };
+                        ran.set(!task.is_null());
+                        ran.get()
+                    },
+                );
+            })
+        };
+        let haul = shared.board.steal_haul(1, &mut || true);
+        if !haul.is_null() {
+            // SAFETY: the owner of queue 1 is the model's thread 0.
+            unsafe { shared.queues[1].keep((*haul).newer) };
+            shared.queues[0].nudge();
+        }
         waiter.join().unwrap();
     });
 }

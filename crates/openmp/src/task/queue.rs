@@ -3,7 +3,7 @@
 //! A thread takes its own newest task; others take its oldest. A list may also be searched for a task that somebody
 //! waits for: a thread in `taskwait` may not run just any.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr;
 
@@ -11,15 +11,15 @@ use super::Task;
 use super::memory::Blocks;
 use super::unfinished::Unfinished;
 use crate::gate::Gate;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Line, Mutex, Ordering};
+use crate::sync::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Line, Mutex, Ordering, fetch_to_write,
+};
 
 /// Ready tasks that one thread of a team has made, and what it waits at for tasks. Never freed.
 pub struct Queue {
     list: Mutex<List>,
     /// Length of the list: written under its lock.
     len: AtomicU32,
-    /// Number of the next task that the owner puts in; the owner's alone.
-    next_number: UnsafeCell<u64>,
     /// The board's part for this queue, and the bit there; set before anybody uses the queue.
     chunk: AtomicPtr<Chunk>,
     bit: AtomicU32,
@@ -29,10 +29,19 @@ pub struct Queue {
     pub(super) gate: Gate,
     /// Since the owner looked everywhere the last time, a task became ready that it may wait for.
     is_nudged: AtomicBool,
-    /// Waits of the owner for tasks, one within the other; the owner's alone.
-    waits: UnsafeCell<u32>,
     pub(super) blocks: Line<Blocks>,
-    /// A task that was made here to run at once, and has ended; the owner's alone.
+    pub(super) own: Line<Own>,
+}
+
+/// What is the owner's alone, away from what thieves write.
+pub(super) struct Own {
+    /// Number of the next task that the owner puts in.
+    next_number: Cell<u64>,
+    /// Waits of the owner for tasks, one within the other.
+    waits: Cell<u32>,
+    /// So many of the next tasks run at once without another look at what is ready.
+    pub(super) at_once: Cell<u32>,
+    /// A task that was made here to run at once, and has ended.
     pub(super) spare: Cell<*mut Task>,
 }
 
@@ -44,11 +53,19 @@ unsafe impl Send for Queue {}
 /// The first number of a task: a thread that runs nothing but its implicit task may take all from there on.
 pub(super) const FIRST_NUMBER: u64 = 1;
 
+/// So many tasks a thread takes from another one at once, if they are worth it: what both write for that is written once for all of them. Few, for whoever searches
+/// looks at all.
+pub(super) const HAUL: u32 = 8;
+/// Fewer are taken one by one.
+const FEW: u32 = 2;
+
 /// Links of the tasks themselves. Newer tasks of the owner have greater numbers; what others put in has number 0 and
 /// stands before all.
 struct List {
     oldest: *mut Task,
     newest: *mut Task,
+    /// What the owner has taken from others and does not run yet, the oldest first, linked by `newer`: at most `HAUL - 1`. Whoever searches looks at all of them.
+    haul: *mut Task,
     /// The bit on the board is set.
     is_listed: bool,
 }
@@ -59,18 +76,22 @@ impl Default for Queue {
             list: Mutex::new(List {
                 oldest: ptr::null_mut(),
                 newest: ptr::null_mut(),
+                haul: ptr::null_mut(),
                 is_listed: false,
             }),
             len: AtomicU32::new(0),
-            next_number: UnsafeCell::new(FIRST_NUMBER),
             chunk: AtomicPtr::new(ptr::null_mut()),
             bit: AtomicU32::new(0),
             unfinished: Unfinished::default(),
             gate: Gate::new(),
             is_nudged: AtomicBool::new(false),
-            waits: UnsafeCell::new(0),
             blocks: Line::default(),
-            spare: Cell::new(ptr::null_mut()),
+            own: Line(Own {
+                next_number: Cell::new(FIRST_NUMBER),
+                waits: Cell::new(0),
+                at_once: Cell::new(0),
+                spare: Cell::new(ptr::null_mut()),
+            }),
         }
     }
 }
@@ -101,8 +122,27 @@ impl List {
         }
     }
 
+    /// Takes the first of the haul that `may` allows.
+    ///
     /// # Safety
-    /// `task` is in this list.
+    /// `may` only looks at the task.
+    unsafe fn take_of_haul(&mut self, may: impl Fn(*mut Task) -> bool) -> *mut Task {
+        let mut at = &raw mut self.haul;
+        // SAFETY: tasks in the list are valid, and changed under its lock only.
+        unsafe {
+            while !(*at).is_null() && !may(*at) {
+                at = &raw mut (**at).newer;
+            }
+            let task = *at;
+            if !task.is_null() {
+                *at = (*task).newer;
+            }
+            task
+        }
+    }
+
+    /// # Safety
+    /// `task` is in this list, and not in the haul.
     unsafe fn remove(&mut self, task: *mut Task) {
         // SAFETY: as above.
         unsafe {
@@ -142,8 +182,7 @@ impl Queue {
     /// Called by the owner.
     #[inline]
     pub(super) unsafe fn next_number(&self) -> u64 {
-        // SAFETY: the caller's promise.
-        unsafe { *self.next_number.get() }
+        self.own.next_number.get()
     }
 
     /// Puts a ready task in as the newest.
@@ -154,9 +193,9 @@ impl Queue {
     pub(super) unsafe fn push(&self, task: *mut Task) {
         // SAFETY: the caller's promise.
         unsafe {
-            let number = self.next_number.get();
-            (*task).number = *number;
-            *number += 1;
+            let number = self.own.next_number.get();
+            (*task).number = number;
+            self.own.next_number.set(number + 1);
             self.insert(task, false);
         }
     }
@@ -179,19 +218,26 @@ impl Queue {
             let mut list = lock(&self.list);
             list.insert(task, as_oldest);
             self.len.store(self.len() + 1, Ordering::Relaxed);
-            if !list.is_listed {
-                list.is_listed = true;
-                let chunk = &*self.chunk.load(Ordering::Relaxed);
-                // SeqCst: then who made the task reads `hungry`; who is about to sleep wrote that and reads this.
-                chunk
-                    .bits
-                    .fetch_or(1 << self.bit.load(Ordering::Relaxed), Ordering::SeqCst);
-            }
+            self.enter(&mut list);
+        }
+    }
+
+    /// The list is worth a look.
+    #[inline(always)]
+    unsafe fn enter(&self, list: &mut List) {
+        if !list.is_listed {
+            list.is_listed = true;
+            // SAFETY: the chunk is never freed.
+            let chunk = unsafe { &*self.chunk.load(Ordering::Relaxed) };
+            // SeqCst: then who made the task reads `hungry`; who is about to sleep wrote that and reads this.
+            chunk
+                .bits
+                .fetch_or(1 << self.bit.load(Ordering::Relaxed), Ordering::SeqCst);
         }
     }
 
     /// Takes the owner's newest task, if its number is at least `from` and `is_mine`, asked with the lock held, says
-    /// so.
+    /// so. From 0 on: first what it has taken from others.
     #[inline]
     pub(super) fn take_newest(&self, from: u64, is_mine: impl FnOnce() -> bool) -> *mut Task {
         // What the owner put in it sees.
@@ -199,13 +245,18 @@ impl Queue {
             return ptr::null_mut();
         }
         let mut list = lock(&self.list);
-        let task = list.newest;
+        let mut task = list.newest;
         // SAFETY: a task in the list, whose lock is held.
         unsafe {
-            if task.is_null() || (*task).number < from || !is_mine() {
+            let is_hauled = from == 0 && !list.haul.is_null();
+            if !is_hauled && (task.is_null() || (*task).number < from) || !is_mine() {
                 return ptr::null_mut();
             }
-            list.remove(task);
+            if is_hauled {
+                task = list.take_of_haul(|_| true);
+            } else {
+                list.remove(task);
+            }
         }
         self.len.store(self.len() - 1, Ordering::Relaxed);
         task
@@ -221,7 +272,7 @@ impl Queue {
         let mut task = list.oldest;
         // SAFETY: tasks in the list, whose lock is held; the chunk is never freed.
         unsafe {
-            if task.is_null() {
+            if task.is_null() && list.haul.is_null() {
                 if list.is_listed {
                     list.is_listed = false;
                     let chunk = &*self.chunk.load(Ordering::Relaxed);
@@ -236,8 +287,18 @@ impl Queue {
                     if !is_mine() {
                         return Some(ptr::null_mut());
                     }
+                    if task.is_null() {
+                        task = list.take_of_haul(|_| true);
+                        self.len.store(self.len() - 1, Ordering::Relaxed);
+                        return Some(task);
+                    }
                 }
                 Search::Some(may, count) => {
+                    let hauled = list.take_of_haul(*may);
+                    if !hauled.is_null() {
+                        self.len.store(self.len() - 1, Ordering::Relaxed);
+                        return Some(hauled);
+                    }
                     let mut left = *count;
                     while !task.is_null() && !may(task) {
                         left -= 1;
@@ -256,6 +317,60 @@ impl Queue {
         }
         self.len.store(self.len() - 1, Ordering::Relaxed);
         Some(task)
+    }
+
+    /// Takes the oldest tasks, `HAUL` of them but not more than half, linked by `newer`. Null: there are too few, or somebody else holds the lock.
+    fn take_haul(&self, is_mine: &mut dyn FnMut() -> bool) -> *mut Task {
+        if self.len() < 2 * FEW {
+            return ptr::null_mut();
+        }
+        let Some(mut list) = try_lock(&self.list) else {
+            return ptr::null_mut();
+        };
+        let first = list.oldest;
+        // Of a haul only the owner, or one at a time, takes something.
+        let most = (self.len() / 2).min(HAUL);
+        if most < FEW || first.is_null() || !is_mine() {
+            return ptr::null_mut();
+        }
+        // SAFETY: tasks in the list, whose lock is held.
+        unsafe {
+            let (mut last, mut many) = (first, 1);
+            while many < most && !(*last).newer.is_null() {
+                last = (*last).newer;
+                fetch_ahead(last);
+                many += 1;
+            }
+            let rest = (*last).newer;
+            (*last).newer = ptr::null_mut();
+            list.oldest = rest;
+            if rest.is_null() {
+                list.newest = ptr::null_mut();
+            } else {
+                (*rest).older = ptr::null_mut();
+            }
+            self.len.store(self.len() - many, Ordering::Relaxed);
+        }
+        first
+    }
+
+    /// The owner keeps what it has taken from others until it runs it, or somebody takes it from there.
+    ///
+    /// # Safety
+    /// Called by the owner, who has no haul; the tasks, linked by `newer`, are in no list and the caller's.
+    pub(super) unsafe fn keep(&self, haul: *mut Task) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (mut task, mut many) = (haul, 0);
+            while !task.is_null() {
+                many += 1;
+                task = (*task).newer;
+            }
+            let mut list = lock(&self.list);
+            list.haul = haul;
+            self.len.store(self.len() + many, Ordering::Relaxed);
+            self.enter(&mut list);
+        }
     }
 
     /// Takes the oldest task that `may` allows.
@@ -287,8 +402,7 @@ impl Queue {
     /// # Safety
     /// Called by the owner.
     pub(super) unsafe fn begin_wait(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { *self.waits.get() += 1 };
+        self.own.waits.set(self.own.waits.get() + 1);
     }
 
     /// It has waited. `was_nudged`: it was nudged meanwhile; that may have been for a wait around this one.
@@ -296,14 +410,23 @@ impl Queue {
     /// # Safety
     /// Called by the owner.
     pub(super) unsafe fn end_wait(&self, was_nudged: bool) {
-        // SAFETY: the caller's promise.
-        let around = unsafe {
-            *self.waits.get() -= 1;
-            *self.waits.get()
-        };
+        let around = self.own.waits.get() - 1;
+        self.own.waits.set(around);
         if was_nudged && around != 0 {
             self.is_nudged.store(true, Ordering::SeqCst);
         }
+    }
+}
+
+/// What the caller will write soon comes meanwhile.
+#[inline(always)]
+fn fetch_ahead(task: *const Task) {
+    const LINE: usize = 64;
+    let mut at = task.cast::<u8>().wrapping_sub(super::memory::HEAD);
+    let end = task.wrapping_add(1).cast::<u8>();
+    while at < end {
+        fetch_to_write(at);
+        at = at.wrapping_add(LINE);
     }
 }
 
@@ -576,25 +699,11 @@ impl Board {
         // Who holds a lock is busy with its queue: first those of others.
         for patient in [false, true] {
             let mut is_any_locked = false;
-            for chunk in self.chunks_from(id / 64) {
-                let mut bits = chunk
-                    .bits
-                    .load(Ordering::SeqCst)
-                    .rotate_right(id as u32 % 64);
-                while bits != 0 {
-                    let bit = (bits.trailing_zeros() as usize + id) % 64;
-                    bits &= bits - 1;
-                    // SAFETY: queues are never freed.
-                    let Some(queue) =
-                        (unsafe { chunk.queues[bit].load(Ordering::Acquire).as_ref() })
-                    else {
-                        continue;
-                    };
-                    match queue.take(search, patient) {
-                        None => is_any_locked = true,
-                        Some(task) if !task.is_null() => return task,
-                        Some(_) => {}
-                    }
+            for queue in self.listed(id) {
+                match queue.take(search, patient) {
+                    None => is_any_locked = true,
+                    Some(task) if !task.is_null() => return task,
+                    Some(_) => {}
                 }
             }
             if !is_any_locked {
@@ -604,9 +713,39 @@ impl Board {
         ptr::null_mut()
     }
 
+    /// Takes some of the oldest tasks of a member, linked by `newer`; null if nobody has many.
+    pub(super) fn steal_haul(&self, id: usize, is_mine: &mut dyn FnMut() -> bool) -> *mut Task {
+        let mut hauls = self.listed(id).map(|queue| queue.take_haul(is_mine));
+        hauls
+            .find(|haul| !haul.is_null())
+            .unwrap_or(ptr::null_mut())
+    }
+
+    /// The queues that may have tasks, those of the members after `id` first.
+    fn listed(&self, id: usize) -> impl Iterator<Item = &Queue> {
+        self.chunks_from(id / 64).flat_map(move |chunk| {
+            let mut bits = chunk
+                .bits
+                .load(Ordering::SeqCst)
+                .rotate_right(id as u32 % 64);
+            std::iter::from_fn(move || {
+                (bits != 0).then(|| {
+                    let bit = (bits.trailing_zeros() as usize + id) % 64;
+                    bits &= bits - 1;
+                    // SAFETY: queues are never freed.
+                    unsafe { chunk.queues[bit].load(Ordering::Acquire).as_ref() }
+                })
+            })
+            .flatten()
+        })
+    }
+
     /// All chunks, beginning with the one of this number.
     fn chunks_from(&self, number: usize) -> impl Iterator<Item = &Chunk> {
         let (first, rest) = (self.chunks().skip(number), self.chunks().take(number));
         first.chain(rest)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

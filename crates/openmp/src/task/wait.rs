@@ -5,11 +5,11 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::depend::{Dependence, Successor};
-use super::queue::{Queue, Search};
-use super::{Group, Task, dependences, event, group, own_queue, run, run_at_meeting};
+use super::queue::{HAUL, Queue, Search};
+use super::{Group, Task, dependences, event, group, own_queue, run, run_at_meeting, waiters};
 use crate::lateness::Awaited;
 use crate::spinners::Place;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, spin_loop};
 use crate::sys;
 use crate::thread::Thread;
 
@@ -42,17 +42,92 @@ pub unsafe fn run_one(thread: *mut Thread, is_over: &mut dyn FnMut() -> bool) ->
             if task.is_null() {
                 task = (*queue).take_newest(0, &mut is_mine);
             }
-            if task.is_null() {
-                task = board.steal(id, &mut Search::Any(&mut is_mine));
-            }
             if !task.is_null() {
                 board.found(|| (*team).wake_for_tasks(1));
-                run_at_meeting(thread, queue, task);
+                run_at_meeting(thread, queue, task, || {});
+                return true;
+            }
+            if board.seems_ready() && run_stolen(thread, queue, is_over) {
                 return true;
             }
             if is_over() || !board.found_nothing() {
                 return false;
             }
+        }
+    }
+}
+
+/// Runs a task that others have made, where that is worth it; otherwise after a while.
+///
+/// # Safety
+/// See [`run_one`].
+unsafe fn run_stolen(
+    thread: *mut Thread,
+    queue: *const Queue,
+    is_over: &mut dyn FnMut() -> bool,
+) -> bool {
+    // SAFETY: see `run_one`. The queue may be another thread's once the task has ended; what was measured is the thread's.
+    unsafe {
+        let worth = &raw mut (*thread).worth;
+        let mut begun = sys::monotonic_ns();
+        while !(*worth).is_due(begun) {
+            if is_over() {
+                return false;
+            }
+            spin_loop();
+            begun = sys::monotonic_ns();
+        }
+        let team = (*thread).at.team;
+        let (board, id) = (&(*team).board, (*thread).at.id as usize);
+        let mut is_mine = || !is_over();
+        let mut task = match (*worth).pays() {
+            true => board.steal_haul(id, &mut is_mine),
+            false => ptr::null_mut(),
+        };
+        let is_haul = !task.is_null();
+        if is_haul {
+            keep(queue, (*task).newer);
+            // Who has found nothing meanwhile may sleep.
+            board.call(|| (*team).wake_for_tasks(1));
+        } else {
+            task = board.steal(id, &mut Search::Any(&mut is_mine));
+            if task.is_null() {
+                return false;
+            }
+        }
+        board.found(|| (*team).wake_for_tasks(1));
+        let started = sys::monotonic_ns();
+        let ran = Cell::new(started);
+        run_at_meeting(thread, queue, task, || ran.set(sys::monotonic_ns()));
+        (*worth).ran(ran.get() - started);
+        if !is_haul {
+            let now = sys::monotonic_ns();
+            (*worth).took((started - begun) + (now - ran.get()), now);
+        }
+        true
+    }
+}
+
+/// Keeps tasks, linked by `newer`, that were taken from others. Who waits for one of them may not have found it meanwhile, and looks again.
+unsafe fn keep(queue: *const Queue, haul: *mut Task) {
+    // SAFETY: the tasks are the calling thread's until they are kept; queues are never freed.
+    unsafe {
+        let mut waiting = [ptr::null(); 2 * HAUL as usize];
+        let (mut count, mut task) = (0, haul);
+        while !task.is_null() {
+            for who in waiters(task) {
+                // They are mostly the same.
+                let is_new = !who.is_null() && who != queue && !waiting[..count].contains(&who);
+                if is_new {
+                    waiting[count] = who;
+                    count += 1;
+                }
+            }
+            task = (*task).newer;
+        }
+        (*queue).keep(haul);
+        for who in &waiting[..count] {
+            (**who).nudge();
         }
     }
 }
@@ -67,7 +142,8 @@ pub(super) unsafe fn wait_for(thread: *mut Thread, group: *mut Group, is_done: &
     // SAFETY: the thread is in a region, which does not end while it waits.
     unsafe {
         let queue = own_queue(thread);
-        // Tasks that the waiting task has made itself, with nothing to wait for, are in the own queue or run already.
+        // Tasks that the waiting task has made itself, with nothing to wait for, are in the own queue, or run already, or are in the hauls of others, which are looked at in
+        // passing.
         let team = &*(*thread).at.team;
         let board = &team.board;
         let is_elsewhere =
@@ -114,12 +190,18 @@ unsafe fn run_own(thread: *mut Thread, queue: *const Queue) -> bool {
     }
 }
 
-/// Runs the oldest of the children of the calling thread's task that it has made ready itself.
+/// Runs the oldest of the children of the calling thread's task that it has made ready itself, or one that others have taken and keep.
 unsafe fn run_oldest_child(thread: *mut Thread, queue: *const Queue, place: &Place<'_>) -> bool {
     // SAFETY: the thread is in a team; the queue is its own.
     unsafe {
         let waiting = (*thread).task;
-        let task = (*queue).take_oldest(&|task| (*task).parent == waiting);
+        let may = |task: *mut Task| (*task).parent == waiting;
+        let mut task = (*queue).take_oldest(&may);
+        if task.is_null() {
+            // Others may have it, but do not run it yet.
+            let board = &(*(*thread).at.team).board;
+            task = board.steal((*thread).at.id as usize, &mut Search::Some(&may, 1));
+        }
         if !task.is_null() {
             place.leave();
             run(thread, queue, task);
