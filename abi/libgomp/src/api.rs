@@ -43,7 +43,7 @@ fn ancestor(level: c_int) -> Option<Position> {
         .filter(|&level| level <= at.level)?;
     while at.level > level {
         // SAFETY: a level above 0 has a team, whose plain fields stay while its threads are in it.
-        at = unsafe { at.team.as_ref()?.outer };
+        at = unsafe { *at.team.as_ref()?.outer };
     }
     Some(at)
 }

@@ -134,6 +134,7 @@ impl<T: Value> Chain<T> {
     }
 
     /// The link in which all threads of the region begin.
+    #[cfg(loom)]
     pub(crate) fn first(&self) -> *mut Link<T> {
         self.first
     }

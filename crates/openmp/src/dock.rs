@@ -37,9 +37,9 @@ impl Berth {
     /// `is_mine`: whether the worker still plays the part; asked after the dock was looked at, since who takes it away
     /// opens the dock afterwards.
     #[inline]
-    pub(crate) fn next(
+    pub(crate) fn next<T>(
         &mut self,
-        dock: &Gate,
+        dock: &Gate<T>,
         is_mine: impl FnOnce() -> bool,
         join_at: &AtomicU32,
     ) -> Next {

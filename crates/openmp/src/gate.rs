@@ -25,17 +25,25 @@ use crate::{rseq, sys};
 /// One opener at a time, any number of waiters. All words are on one line: who opens writes it anyway.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Gate {
+pub struct Gate<T = ()> {
     generation: AtomicU32,
     bell: Bell,
     sleepers: AtomicU32,
     /// No thread relies on it: the models do not follow it.
     awake_ns: StdAtomicU64,
+    /// Written before it is opened, for those who go through it.
+    pub(crate) word: T,
 }
 
-impl Default for Gate {
-    fn default() -> Gate {
-        Gate::new()
+impl<T: Default> Default for Gate<T> {
+    fn default() -> Gate<T> {
+        Gate {
+            generation: AtomicU32::new(0),
+            bell: Bell::default(),
+            sleepers: AtomicU32::new(0),
+            awake_ns: StdAtomicU64::new(0),
+            word: T::default(),
+        }
     }
 }
 
@@ -199,14 +207,11 @@ fn looks(turns: u64, is_done: &mut impl FnMut() -> bool) -> bool {
 impl Gate {
     /// A gate that was never opened.
     pub fn new() -> Gate {
-        Gate {
-            generation: AtomicU32::new(0),
-            bell: Bell::default(),
-            sleepers: AtomicU32::new(0),
-            awake_ns: StdAtomicU64::new(0),
-        }
+        Gate::default()
     }
+}
 
+impl<T> Gate<T> {
     /// Changes with each opening. Who reads it sees what the last opener did before.
     #[inline]
     pub fn generation(&self) -> u32 {

@@ -5,7 +5,7 @@
 //! consistent fence between, so at least one finds both done; the number in the token keeps one who was late from ending a later
 //! meeting for the one he meant.
 
-use crate::sync::{AtomicU64, Line, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Line, Ordering, fence};
 
 /// What all do when a meeting is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,32 @@ pub(crate) enum Meeting {
     Barrier,
     /// The master goes on behind it.
     End,
+}
+
+/// Who has come to the ends of regions of a team of few threads: a number that only grows, so that the master, which looks at it and at the tasks that are left, sees
+/// itself when the region is over. Others only wake it if it sleeps, and may do so late: in the next region.
+#[derive(Debug, Default)]
+pub(crate) struct Few {
+    come: Line<AtomicU32>,
+}
+
+impl Few {
+    /// A thread has come. True: it is the one that makes the number `all`, and what the others did before has happened before this returns.
+    #[inline]
+    pub(crate) fn come(&self, all: u32) -> bool {
+        self.come.fetch_add(1, Ordering::AcqRel).wrapping_add(1) == all
+    }
+
+    /// Whether all have come, and what they did before has happened.
+    #[inline]
+    pub(crate) fn are_there(&self, all: u32) -> bool {
+        self.come.load(Ordering::Acquire) == all
+    }
+
+    /// Counts anew. Nobody may be coming.
+    pub(crate) fn reset(&self) {
+        self.come.store(0, Ordering::Relaxed);
+    }
 }
 
 /// The state of a team's meetings at which tasks are left when all have arrived.

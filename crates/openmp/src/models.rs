@@ -11,7 +11,7 @@ use crate::dock::{Berth, Next};
 use crate::gate::{Gate, Manner};
 use crate::lateness::Awaited;
 use crate::lock::Lock;
-use crate::meeting::{Full, Meeting};
+use crate::meeting::{Few, Full, Meeting};
 use crate::policy::Patience;
 use crate::release::{Rest, open_all, pass_on};
 use crate::spinners::{Place, Spinners};
@@ -167,10 +167,10 @@ fn a_tree_of_leaves_lets_all_go_and_nobody_early() {
                 let own = &shared.gates[id].0;
                 let seen = own.generation();
                 if shared.arrivals.arrive(id, &shared.tree) {
-                    open_all(&shared.tree, id as u32, || false, gate);
+                    open_all(&shared.tree, id as u32, || false, gate, |_| {});
                 } else {
                     sleep_until(own, || own.generation() != seen, |_| false);
-                    pass_on(&shared.tree, id as u32, gate);
+                    pass_on(&shared.tree, id as u32, gate, |_| {});
                 }
                 for other in &shared.steps {
                     assert!(other.load(Ordering::Relaxed) >= step);
@@ -241,6 +241,62 @@ fn one_and_only_one_ends_a_meeting() {
         ender.join().unwrap();
         assert_eq!(ended.load(Ordering::Relaxed), 1);
         assert!(full.tasks_ended(|| 0).is_none());
+    });
+}
+
+/// The master of few threads sees by itself that all have come and no task is left, or is woken when both are so; and what the others did has happened.
+#[test]
+fn the_master_of_few_goes_on_when_the_last_has_come_and_the_last_task_has_ended() {
+    struct Shared {
+        few: Few,
+        gate: Gate,
+        unfinished: AtomicU32,
+        done: [loom::cell::UnsafeCell<bool>; 2],
+    }
+    // SAFETY: loom sees to it that the cells are not used by two at once.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+    check(|| {
+        let shared = Arc::new(Shared {
+            few: Few::default(),
+            gate: Gate::new(),
+            unfinished: AtomicU32::new(1),
+            done: [
+                loom::cell::UnsafeCell::new(false),
+                loom::cell::UnsafeCell::new(false),
+            ],
+        });
+        let worker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                // SAFETY: before it has come.
+                shared.done[0].with_mut(|done| unsafe { *done = true });
+                if shared.few.come(2) {
+                    shared.gate.ring(1);
+                }
+            })
+        };
+        let ender = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                // SAFETY: before the task has ended.
+                shared.done[1].with_mut(|done| unsafe { *done = true });
+                if shared.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
+                    shared.gate.ring(1);
+                }
+            })
+        };
+        let is_over = || shared.few.are_there(2) && shared.unfinished.load(Ordering::SeqCst) == 0;
+        if !shared.few.come(2) || !is_over() {
+            sleep_until(&shared.gate, is_over, |_| false);
+        }
+        for done in &shared.done {
+            // SAFETY: the region is over.
+            assert!(done.with(|done| unsafe { *done }));
+        }
+        worker.join().unwrap();
+        ender.join().unwrap();
     });
 }
 

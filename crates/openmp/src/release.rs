@@ -43,42 +43,61 @@ impl Rest {
 }
 
 /// Opens the gates of all leaves, by a thread of `leaf`; `gate` gives each its own, and whether CPUs are being taken is asked only where
-/// it matters. Once the last gate is opened the tree may
+/// it matters; `tell` is called with each before it is opened. Once the last gate is opened the tree may
 /// be changed: it is not looked at any more.
-pub(crate) fn open_all<'a>(
+pub(crate) fn open_all<'a, T: 'a>(
     tree: &Tree,
     leaf: u32,
     is_disturbed: impl FnOnce() -> bool,
-    gate: impl Fn(u32) -> (&'a Gate, &'a Rest),
+    gate: impl Fn(u32) -> (&'a Gate<T>, &'a Rest),
+    tell: impl Fn(&T),
 ) {
     let leaves = tree.leaves() as u32;
     let (own, _) = gate(leaf);
+    let open = |gate: &Gate<T>| {
+        tell(&gate.word);
+        gate.open();
+    };
     if leaves as usize <= FAN_IN || is_disturbed() {
         for other in (0..leaves).filter(|&other| other != leaf) {
-            gate(other).0.open();
+            open(gate(other).0);
         }
     } else {
-        open_rest(tree, leaf, tree.root(), &gate);
+        open_rest(tree, leaf, tree.root(), &gate, &open);
     }
-    own.open();
+    open(own);
 }
 
 /// A thread went through the gate of its leaf: it opens the gates that are left to it.
 #[inline]
-pub(crate) fn pass_on<'a>(tree: &Tree, leaf: u32, gate: impl Fn(u32) -> (&'a Gate, &'a Rest)) {
+pub(crate) fn pass_on<'a, T: 'a>(
+    tree: &Tree,
+    leaf: u32,
+    gate: impl Fn(u32) -> (&'a Gate<T>, &'a Rest),
+    tell: impl Fn(&T),
+) {
     if tree.leaves() > FAN_IN
         && let Some(top) = gate(leaf).1.take()
     {
-        open_rest(tree, leaf, top, &gate);
+        open_rest(tree, leaf, top, &gate, &|gate: &Gate<T>| {
+            tell(&gate.word);
+            gate.open();
+        });
     }
 }
 
-fn open_rest<'a>(tree: &Tree, leaf: u32, top: u32, gate: &impl Fn(u32) -> (&'a Gate, &'a Rest)) {
+fn open_rest<'a, T: 'a>(
+    tree: &Tree,
+    leaf: u32,
+    top: u32,
+    gate: &impl Fn(u32) -> (&'a Gate<T>, &'a Rest),
+    open: &impl Fn(&Gate<T>),
+) {
     tree.rest(leaf, top, &mut |first, below| {
         let (gate, rest) = gate(first);
         if below != first {
             rest.leave(below);
         }
-        gate.open();
+        open(gate);
     });
 }

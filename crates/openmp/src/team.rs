@@ -10,7 +10,7 @@ use crate::count::Arrivals;
 use crate::gate::{Gate, Manner};
 use crate::icv::{self, Icv, ProcBind};
 use crate::lateness::Awaited;
-use crate::meeting::{Full, Meeting};
+use crate::meeting::{Few, Full, Meeting};
 use crate::places::Placement;
 use crate::share::Shares;
 use crate::spinners::{Place, Spinners};
@@ -23,9 +23,11 @@ use crate::{binding, capacity, display, fork, rseq, stats};
 
 mod letting_go;
 mod near;
+mod start;
 
 pub(crate) use letting_go::Group;
 use near::Progress;
+use start::Start;
 
 /// The code of a region, as the compiler outlines it. It may be left by an exception of another language only as far
 /// as that ends the process.
@@ -57,26 +59,17 @@ pub struct Member {
 pub struct Team {
     /// Threads, the master among them.
     pub nthreads: u32,
-    body: Body,
-    data: *mut c_void,
+    common: Line<Common>,
+    /// Regions of the program can be cancelled.
+    pub(crate) may_be_cancelled: bool,
     /// Where the master was before.
-    pub outer: Position,
-    /// What the master executed before.
-    pub parent: *mut Task,
-    /// Variables of the implicit tasks.
-    icv: Icv,
-    level: u32,
-    active_level: u32,
+    pub outer: Line<Position>,
     /// Threads that were taken from what the contention group has left.
     reserved: u32,
     /// The region's `proc_bind` clause; `False` if there is none.
     clause: ProcBind,
-    /// Each thread says where it is when the region begins.
-    is_shown: bool,
-    /// Regions of the program can be cancelled.
-    pub(crate) may_be_cancelled: bool,
     /// Changes before the first worker can begin a region.
-    region: AtomicU64,
+    region: Line<AtomicU64>,
     /// Meetings of all regions before.
     meetings_before: u64,
     /// One for each thread; more than `nthreads` after a larger region.
@@ -107,10 +100,44 @@ pub struct Team {
     next_look: u64,
     barrier_arrivals: Arrivals,
     end_arrivals: Arrivals,
+    /// Of teams of one leaf.
+    few: Few,
+    /// The region before the first one that is counted there.
+    few_since: u64,
     /// The master waits here for the end.
     master_gate: Gate,
     /// All threads have arrived and tasks are left.
     full: Full,
+}
+
+/// What all threads of a region begin with and what is mostly the same from one region to the next: written only where it is not, so that the others have the
+/// line already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Common {
+    /// What the master executed before.
+    parent: *mut Task,
+    /// Variables of the implicit tasks.
+    icv: Icv,
+    level: u32,
+    active_level: u32,
+    league: (u32, u32),
+    group: *const AtomicU32,
+    allocator: usize,
+    /// Each thread says where it is when the region begins.
+    is_shown: bool,
+}
+
+impl Common {
+    const NOTHING: fn(Icv) -> Common = |icv| Common {
+        parent: ptr::null_mut(),
+        icv,
+        level: 0,
+        active_level: 0,
+        league: (0, 0),
+        group: ptr::null(),
+        allocator: 0,
+        is_shown: false,
+    };
 }
 
 /// Losses of CPU time that threads of this process noticed.
@@ -130,21 +157,14 @@ pub fn init() {
 
 impl Team {
     pub(crate) fn new() -> *mut Team {
-        unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
         let team = Box::into_raw(Box::new(Team {
             nthreads: 1,
-            body: nothing,
-            data: ptr::null_mut(),
-            outer: Position::OUTSIDE,
-            parent: ptr::null_mut(),
-            icv: icv::globals().initial,
-            level: 0,
-            active_level: 0,
+            common: Line(Common::NOTHING(icv::globals().initial)),
+            may_be_cancelled: icv::globals().cancellation,
+            outer: Line(Position::OUTSIDE),
             reserved: 0,
             clause: ProcBind::False,
-            is_shown: false,
-            may_be_cancelled: icv::globals().cancellation,
-            region: AtomicU64::new(0),
+            region: Line(AtomicU64::new(0)),
             meetings_before: 0,
             members: Vec::new(),
             groups: Vec::new(),
@@ -161,6 +181,8 @@ impl Team {
             next_look: 0,
             barrier_arrivals: Arrivals::default(),
             end_arrivals: Arrivals::default(),
+            few: Few::default(),
+            few_since: 0,
             master_gate: Gate::new(),
             full: Full::default(),
         }));
@@ -250,8 +272,8 @@ impl Team {
     ) -> bool {
         let threads = self.nthreads;
         let mut has_moved = false;
-        let policy = binding::policy(self.icv.bind, self.clause);
-        self.icv.bind = icv::globals().bind_at(self.level).unwrap_or(policy);
+        let policy = binding::policy(self.common.0.icv.bind, self.clause);
+        self.common.0.icv.bind = icv::globals().bind_at(self.common.level).unwrap_or(policy);
         let assignment = if threads > 1 {
             // SAFETY: the caller's own.
             unsafe { binding::of_team(thread, policy, threads) }
@@ -270,10 +292,10 @@ impl Team {
         }
         let is_another = match threads {
             1 => is_first,
-            _ => is_resized || has_moved || self.level > 1,
+            _ => is_resized || has_moved || self.common.level > 1,
         };
-        self.is_shown = is_another && icv::globals().display_affinity;
-        if self.is_shown {
+        self.common.0.is_shown = is_another && icv::globals().display_affinity;
+        if self.common.is_shown {
             // SAFETY: as above; the thread is in the team already.
             unsafe { display::show(thread) };
         }
@@ -294,6 +316,13 @@ impl Team {
         }
     }
 
+    /// In a team of one leaf: the number that is reached when all have come to the end of that region of several threads.
+    #[inline]
+    fn few_at_end(&self, region: u64) -> Option<u32> {
+        (self.nthreads > 1 && self.tree.leaves() == 1)
+            .then(|| (region.wrapping_sub(self.few_since) as u32).wrapping_mul(self.nthreads))
+    }
+
     /// All threads have arrived, the last one in this leaf: goes on, or leaves that to who ends the last task.
     fn all_arrived(&self, meeting: Meeting, leaf: u32) {
         if self.full.all_arrived(meeting, || self.board.unfinished()) {
@@ -303,6 +332,8 @@ impl Team {
 
     /// To be called by whoever took the number of unfinished tasks to 0 (with SeqCst), also by threads of no team.
     pub fn tasks_ended(&self) {
+        // It looks itself whether the region is over, if it is awake.
+        self.master_gate.ring(1);
         if let Some(meeting) = self.full.tasks_ended(|| self.board.unfinished()) {
             self.go_on(meeting, 0);
         }
@@ -376,26 +407,35 @@ pub unsafe fn begin(
         // Before the position is kept: it may give the thread its first place.
         binding::enter(thread);
         let outer = (*thread).at;
-        team.body = body;
-        team.data = data;
-        team.outer = outer;
-        team.parent = (*thread).task;
-        team.icv = (*team.parent).icv;
-        team.level = outer.level + 1;
-        team.active_level = outer.active_level + u32::from(nthreads > 1);
-        if let Some(next) = icv::globals().nthreads_at(team.level) {
-            team.icv.nthreads = next;
+        team.outer.0 = outer;
+        let mut common = Common {
+            parent: (*thread).task,
+            icv: (*(*thread).task).icv,
+            level: outer.level + 1,
+            active_level: outer.active_level + u32::from(nthreads > 1),
+            league: outer.league,
+            group: outer.group,
+            allocator: outer.allocator,
+            is_shown: team.common.is_shown,
+        };
+        if let Some(next) = icv::globals().nthreads_at(common.level) {
+            common.icv.nthreads = next;
+        }
+        if *team.common != common {
+            team.common.0 = common;
         }
         team.reserved = std::mem::take(&mut (*thread).reserved);
         team.clause = ProcBind::False;
-        team.singles.store(0, Ordering::Relaxed);
+        if team.singles.load(Ordering::Relaxed) != 0 {
+            team.singles.store(0, Ordering::Relaxed);
+        }
         let share = team.shares.begin(nthreads);
         (*thread).at = Position {
             team,
             id: 0,
             queue: &raw const team.members[0].queue,
-            level: team.level,
-            active_level: team.active_level,
+            level: common.level,
+            active_level: common.active_level,
             share,
             singles: 0,
             trip: 0,
@@ -412,9 +452,16 @@ pub unsafe fn begin(
         (*member).begin_implicit(thread, team);
         (*member).works();
         if nthreads > 1 {
+            let region = team.region.load(Ordering::Relaxed) + 1;
             // Release: who sees a task of this region sees that it has begun, though its own dock may not be open yet.
-            team.region.fetch_add(1, Ordering::Release);
-            team.open_docks();
+            team.region.store(region, Ordering::Release);
+            team.open_docks(Start {
+                body,
+                data,
+                region,
+                meetings_before: team.meetings_before,
+                share,
+            });
         }
     }
 }
@@ -443,8 +490,8 @@ pub unsafe fn end(thread: *mut Thread) {
         team.share_is_over();
         team.shares.end();
         team.meetings_before = (*thread).at.meetings;
-        (*thread).at = team.outer;
-        (*thread).task = team.parent;
+        (*thread).at = *team.outer;
+        (*thread).task = team.common.parent;
         if team.reserved > 0
             && let Some(busy) = team.outer.group.as_ref()
         {
@@ -477,7 +524,7 @@ impl Member {
         // SAFETY: the member's thread replaces its own implicit task, whose children have all ended.
         unsafe {
             let implicit = self.implicit.get();
-            *implicit = Some(Task::implicit(team.parent, team.icv));
+            *implicit = Some(Task::implicit(team.common.parent, team.common.icv));
             (*thread).task = (*implicit)
                 .as_mut()
                 .map_or(ptr::null_mut(), |t| &raw mut *t);
@@ -495,39 +542,46 @@ pub(crate) unsafe fn work(thread: *mut Thread, member: *const Member) {
         let team = (*member).team;
         {
             let team = &*team;
-            team.pass_dock((*member).id as usize);
+            let start = (*(*member).group).dock.word.start();
+            team.pass_dock((*member).id as usize, &start);
+            let common = &team.common;
             (*thread).at = Position {
                 team: (*member).team,
                 id: (*member).id,
                 queue: &raw const (*member).queue,
-                level: team.level,
-                active_level: team.active_level,
+                level: common.level,
+                active_level: common.active_level,
                 places: (*member).places,
-                league: team.outer.league,
-                group: team.outer.group,
-                allocator: team.outer.allocator,
-                share: team.shares.first(),
+                league: common.league,
+                group: common.group,
+                allocator: common.allocator,
+                share: start.share,
                 singles: 0,
                 trip: 0,
                 chunk: None,
-                meetings: team.meetings_before,
-                region: team.region.load(Ordering::Relaxed),
+                meetings: start.meetings_before,
+                region: start.region,
             };
             (*member).begin_implicit(thread, team);
             if let Some(place) = (*member).place.checked_sub(1) {
                 binding::move_to(thread, place);
             }
-            if team.is_shown {
+            if common.is_shown {
                 display::show(thread);
             }
             (*member).works();
-            (team.body)(team.data);
+            (start.body)(start.data);
         }
         task::end_implicit(thread);
         let team = &*(*thread).at.team;
         (*member).comes_to((*thread).next_meeting());
         (*thread).own.look(&CONTENTION);
-        if team.end_arrivals.arrive((*member).id as usize, &team.tree) {
+        // As soon as all have come the tree may be changed.
+        if let Some(all) = team.few_at_end((*thread).at.region) {
+            if team.few.come(all) {
+                team.master_gate.ring(1);
+            }
+        } else if team.end_arrivals.arrive((*member).id as usize, &team.tree) {
             team.all_arrived(Meeting::End, 0);
         }
     }
@@ -585,19 +639,33 @@ unsafe fn wait_for_end(thread: *mut Thread, team: *const Team) {
         let seen = team.master_gate.generation();
         team.members[ID].comes_to((*thread).next_meeting());
         (*thread).own.look(&CONTENTION);
-        if team.end_arrivals.arrive(ID, &team.tree) {
+        let few = team.few_at_end(team.region.load(Ordering::Relaxed));
+        let is_last = match few {
+            Some(all) => team.few.come(all),
+            None => team.end_arrivals.arrive(ID, &team.tree),
+        };
+        if is_last {
             if team.board.unfinished() == 0 {
                 return;
             }
-            team.all_arrived(Meeting::End, 0);
+            if few.is_none() {
+                team.all_arrived(Meeting::End, 0);
+            }
         }
         let is_awaited_here = || team.is_awaited_here(ID);
         let mut manner = team.manner(&mut (*thread).own, Awaited::Team, &is_awaited_here);
-        team.master_gate.wait(
-            &mut manner,
-            || team.master_gate.generation() != seen,
-            |place| run_ready(team, thread, place, &mut || false),
-        );
+        let other = |place: &Place<'_>| run_ready(team, thread, place, &mut || false);
+        match few {
+            // Once all are there nobody makes a task but tasks: there are none left for good.
+            Some(all) => {
+                let is_over = || team.few.are_there(all) && team.board.unfinished() == 0;
+                team.master_gate.wait(&mut manner, is_over, other);
+            }
+            None => {
+                let is_over = || team.master_gate.generation() != seen;
+                team.master_gate.wait(&mut manner, is_over, other);
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use amdahl_phantom_page::coarse_now_ns;
 
+use super::start::{Start, Told};
 use super::{CONTENTION, Team};
 use crate::gate::Gate;
 use crate::meeting::Meeting;
@@ -16,7 +17,7 @@ pub(crate) struct Group {
     /// Opened at the end of a barrier.
     pub(crate) barrier: Gate,
     /// Opened when a region begins.
-    pub(crate) dock: Gate,
+    pub(crate) dock: Gate<Told>,
     pub(super) barrier_rest: Line<Rest>,
     dock_rest: Line<Rest>,
 }
@@ -25,7 +26,7 @@ impl Default for Group {
     fn default() -> Group {
         Group {
             barrier: Gate::new(),
-            dock: Gate::new(),
+            dock: Gate::default(),
             barrier_rest: Line(Rest::none()),
             dock_rest: Line(Rest::none()),
         }
@@ -48,7 +49,7 @@ impl Team {
         (&group.barrier, &group.barrier_rest)
     }
 
-    fn dock_at(&self, group: u32) -> (&Gate, &Rest) {
+    fn dock_at(&self, group: u32) -> (&Gate<Told>, &Rest) {
         let group = &self.groups[group as usize];
         (&group.dock, &group.dock_rest)
     }
@@ -59,7 +60,7 @@ impl Team {
             Meeting::Barrier => {
                 self.share_is_over();
                 let gate = |leaf| self.barrier_at(leaf);
-                open_all(&self.tree, leaf, || self.is_disturbed(), gate);
+                open_all(&self.tree, leaf, || self.is_disturbed(), gate, |()| {});
             }
         }
     }
@@ -67,28 +68,31 @@ impl Team {
     /// The calling thread, of this leaf, was let go at a barrier: lets others go, if that is left to it.
     #[inline]
     pub(super) fn pass_barrier(&self, leaf: u32) {
-        pass_on(&self.tree, leaf, |leaf| self.barrier_at(leaf));
+        pass_on(&self.tree, leaf, |leaf| self.barrier_at(leaf), |()| {});
     }
 
     /// The others begin a region.
-    pub(super) fn open_docks(&self) {
+    pub(super) fn open_docks(&self, start: Start) {
         let groups = self.groups();
         if groups.len() <= FAN_IN {
             for group in groups {
+                group.dock.word.tell(&start);
                 group.dock.open();
             }
         } else {
             let gate = |group| self.dock_at(group);
-            open_all(&self.dock_tree, 0, || self.is_disturbed(), gate);
+            let tell = |told: &Told| told.tell(&start);
+            open_all(&self.dock_tree, 0, || self.is_disturbed(), gate, tell);
         }
     }
 
     /// A worker begins a region.
     #[inline]
-    pub(super) fn pass_dock(&self, id: usize) {
+    pub(super) fn pass_dock(&self, id: usize, start: &Start) {
         if self.nthreads as usize > FAN_IN * FAN_IN {
             let group = (id / FAN_IN) as u32;
-            pass_on(&self.dock_tree, group, |group| self.dock_at(group));
+            let tell = |told: &Told| told.tell(start);
+            pass_on(&self.dock_tree, group, |group| self.dock_at(group), tell);
         }
     }
 
@@ -108,17 +112,20 @@ impl Team {
         fence(Ordering::SeqCst);
         let mut left = count;
         let barriers = self.barriers().iter().map(|group| &group.barrier);
-        let docks = self.groups().iter().map(|group| &group.dock);
-        for gate in barriers.chain(docks).chain([&self.master_gate]) {
-            if gate.sleepers() != 0 {
-                // Only who really slept counts: others are at work, or are leaving, after a larger region even the
-                // team.
-                left = left.saturating_sub(gate.ring(left));
-                if left == 0 {
-                    return true;
-                }
+        // Only who really slept counts: others are at work, or are leaving, after a larger region even the team.
+        let mut is_enough = |sleepers: u32, ring: &dyn Fn(u32) -> u32| {
+            if sleepers != 0 {
+                left = left.saturating_sub(ring(left));
             }
-        }
+            left == 0
+        };
+        let _ = barriers
+            .chain([&self.master_gate])
+            .any(|gate| is_enough(gate.sleepers(), &|count| gate.ring(count)))
+            || self
+                .groups()
+                .iter()
+                .any(|group| is_enough(group.dock.sleepers(), &|count| group.dock.ring(count)));
         left != count
     }
 

@@ -57,6 +57,8 @@ impl Team {
         }
         self.barrier_arrivals.grow(&tree);
         self.end_arrivals.grow(&tree);
+        self.few.reset();
+        self.few_since = self.region.load(Ordering::Relaxed);
         self.tree = tree;
     }
 
