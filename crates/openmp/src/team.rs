@@ -128,16 +128,19 @@ struct Common {
 }
 
 impl Common {
-    const NOTHING: fn(Icv) -> Common = |icv| Common {
-        parent: ptr::null_mut(),
-        icv,
-        level: 0,
-        active_level: 0,
-        league: (0, 0),
-        group: ptr::null(),
-        allocator: 0,
-        is_shown: false,
-    };
+    /// Of a team before its first region.
+    fn new() -> Common {
+        Common {
+            parent: ptr::null_mut(),
+            icv: icv::globals().initial,
+            level: 0,
+            active_level: 0,
+            league: (0, 0),
+            group: ptr::null(),
+            allocator: 0,
+            is_shown: false,
+        }
+    }
 }
 
 /// Losses of CPU time that threads of this process noticed.
@@ -159,7 +162,7 @@ impl Team {
     pub(crate) fn new() -> *mut Team {
         let team = Box::into_raw(Box::new(Team {
             nthreads: 1,
-            common: Line(Common::NOTHING(icv::globals().initial)),
+            common: Line(Common::new()),
             may_be_cancelled: icv::globals().cancellation,
             outer: Line(Position::OUTSIDE),
             reserved: 0,

@@ -15,9 +15,6 @@ use crate::thread::Thread;
 
 /// Ready tasks of each thread of the team, on average, from which on new tasks run at once.
 const READY_PER_THREAD: u32 = 64;
-/// Where so many are ready that tasks run at once, so many in turn do without another look: what is ready is on a line that all write who take some of it. Much
-/// less than what is ready for each.
-const IN_TURN: u32 = READY_PER_THREAD / 4;
 /// Tasks that one thread has made and that wait for others, or have a priority, before new ones run at once: memory
 /// has an end.
 const LEFT_OF_ONE: u64 = 4096;
@@ -173,19 +170,10 @@ pub(super) fn has_enough(team: &Team, queue: &Queue) -> bool {
 
 #[inline]
 fn are_many_ready(team: &Team, queue: &Queue) -> bool {
-    let left = queue.own.at_once.get();
-    if left != 0 {
-        queue.own.at_once.set(left - 1);
-        return true;
-    }
     let ready = queue.len();
     // Without a division: it would take longer than all the rest.
-    let are_many = ready >= READY_PER_THREAD
-        && u64::from(ready) * makers(team) > u64::from(READY_PER_THREAD) * u64::from(team.nthreads);
-    if are_many {
-        queue.own.at_once.set(IN_TURN - 1);
-    }
-    are_many
+    ready >= READY_PER_THREAD
+        && u64::from(ready) * makers(team) > u64::from(READY_PER_THREAD) * u64::from(team.nthreads)
 }
 
 #[inline]

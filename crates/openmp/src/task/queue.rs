@@ -39,8 +39,6 @@ pub(super) struct Own {
     next_number: Cell<u64>,
     /// Waits of the owner for tasks, one within the other.
     waits: Cell<u32>,
-    /// So many of the next tasks run at once without another look at what is ready.
-    pub(super) at_once: Cell<u32>,
     /// A task that was made here to run at once, and has ended.
     pub(super) spare: Cell<*mut Task>,
 }
@@ -89,7 +87,6 @@ impl Default for Queue {
             own: Line(Own {
                 next_number: Cell::new(FIRST_NUMBER),
                 waits: Cell::new(0),
-                at_once: Cell::new(0),
                 spare: Cell::new(ptr::null_mut()),
             }),
         }
