@@ -204,32 +204,34 @@ fn who_sleeps_is_woken_for_what_another_keeps() {
     });
 }
 
+/// Thread `id` waits for a task that `may` tells, and looks for it everywhere at first and when it was nudged.
+fn find(shared: &Shared, id: usize, may: &dyn Fn(*mut Task) -> bool) {
+    let queue = &shared.queues[id];
+    let ran = std::cell::Cell::new(false);
+    let is_first = std::cell::Cell::new(true);
+    sleep_until(
+        &queue.gate,
+        || ran.get(),
+        |_| {
+            let far = is_first.replace(false) || queue.was_nudged();
+            let task = if far {
+                shared.board.steal(id, &mut Search::Some(may, usize::MAX))
+            } else {
+                ptr::null_mut()
+            };
+            ran.set(!task.is_null());
+            ran.get()
+        },
+    );
+}
+
 #[test]
 fn who_waits_for_a_task_finds_it_wherever_it_becomes_ready() {
     check(|| {
         let shared = Shared::new();
         let waiter = {
             let shared = loom::sync::Arc::clone(&shared);
-            loom::thread::spawn(move || {
-                let queue = &shared.queues[1];
-                let ran = std::cell::Cell::new(false);
-                let is_first = std::cell::Cell::new(true);
-                sleep_until(
-                    &queue.gate,
-                    || ran.get(),
-                    |_| {
-                        let far = is_first.replace(false) || queue.was_nudged();
-                        let may = |task: *mut Task| task == shared.task;
-                        let task = if far {
-                            shared.board.steal(1, &mut Search::Some(&may, usize::MAX))
-                        } else {
-                            ptr::null_mut()
-                        };
-                        ran.set(!task.is_null());
-                        ran.get()
-                    },
-                );
-            })
+            loom::thread::spawn(move || find(&shared, 1, &|task| task == shared.task))
         };
         // SAFETY: the model's thread 0, once.
         unsafe { shared.queues[0].push_oldest(shared.task) };
@@ -250,26 +252,7 @@ fn who_waits_for_a_task_finds_it_where_another_keeps_it() {
         let awaited = (&raw mut *tasks[1]).addr();
         let waiter = {
             let shared = loom::sync::Arc::clone(&shared);
-            loom::thread::spawn(move || {
-                let queue = &shared.queues[0];
-                let ran = std::cell::Cell::new(false);
-                let is_first = std::cell::Cell::new(true);
-                sleep_until(
-                    &queue.gate,
-                    || ran.get(),
-                    |_| {
-                        let far = is_first.replace(false) || queue.was_nudged();
-                        let may = |task: *mut Task| task.addr() == awaited;
-                        let task = if far {
-                            shared.board.steal(0, &mut Search::Some(&may, usize::MAX))
-                        } else {
-                            ptr::null_mut()
-                        };
-                        ran.set(!task.is_null());
-                        ran.get()
-                    },
-                );
-            })
+            loom::thread::spawn(move || find(&shared, 0, &|task| task.addr() == awaited))
         };
         let haul = shared.board.steal_haul(1, &mut || true);
         if !haul.is_null() {
