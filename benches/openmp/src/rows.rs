@@ -22,6 +22,7 @@ struct Ratio {
     median: f64,
     least: f64,
     most: f64,
+    rounds: Vec<f64>,
 }
 
 impl Ratio {
@@ -29,9 +30,10 @@ impl Ratio {
         let least = rounds.iter().copied().min_by(f64::total_cmp)?;
         let most = rounds.iter().copied().max_by(f64::total_cmp)?;
         Some(Ratio {
-            median: median(rounds),
+            median: median(rounds.clone()),
             least,
             most,
+            rounds,
         })
     }
 
@@ -94,14 +96,14 @@ impl Results {
     }
 
     /// One side in relation to another: in each round the geometric mean over the kernels.
-    fn rounds_of(
+    fn ratio(
         &self,
         kernels: &[&'static str],
         a: Who,
         b: Who,
         of: Of,
         scale: impl Fn(&'static str, usize) -> f64,
-    ) -> Option<Vec<f64>> {
+    ) -> Option<Ratio> {
         let round = |round| {
             let logarithms = kernels.iter().map(|kernel| {
                 let (a, b) = (
@@ -114,20 +116,8 @@ impl Results {
             let logarithms = logarithms?;
             Some((logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp())
         };
-        (0..self.rounds).map(round).collect()
-    }
-
-    /// The median of that.
-    fn ratio(
-        &self,
-        kernels: &[&'static str],
-        a: Who,
-        b: Who,
-        of: Of,
-        scale: impl Fn(&'static str, usize) -> f64,
-    ) -> Option<Ratio> {
-        let rounds = self.rounds_of(kernels, a, b, of, scale)?;
-        Ratio::of(rounds).filter(|ratio| ratio.median.is_finite())
+        let rounds: Option<Vec<f64>> = (0..self.rounds).map(round).collect();
+        Ratio::of(rounds?).filter(|ratio| ratio.median.is_finite())
     }
 
     /// The competitor that is best on these kernels, with what ours is in relation to it.
@@ -137,9 +127,7 @@ impl Results {
     fn best(&self, ours: Side, kernels: &[&'static str], of: Of) -> Option<Best> {
         let beside = |side: Side| {
             let (ours, other) = (Who::Beside(ours), Who::Beside(side));
-            let rounds = self.rounds_of(kernels, ours, other, of, plain)?;
-            let is_known = rounds.iter().all(|ratio| ratio.is_finite());
-            is_known.then_some((side, rounds))
+            Some((side, self.ratio(kernels, ours, other, of, plain)?.rounds))
         };
         let all: Vec<_> = Side::COMPETITORS.into_iter().filter_map(beside).collect();
         // Leaving out that round, if there are others.
