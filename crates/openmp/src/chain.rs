@@ -133,12 +133,6 @@ impl<T: Value> Chain<T> {
         self.first
     }
 
-    /// The link in which all threads of the region begin.
-    #[cfg(loom)]
-    pub(crate) fn first(&self) -> *mut Link<T> {
-        self.first
-    }
-
     /// Its value, while nobody else is in the team.
     pub fn first_mut(&mut self) -> &mut T {
         self.is_first_used = true;

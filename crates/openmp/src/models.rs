@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
-use crate::chain::{Chain, Value};
+use crate::chain::{Chain, Link, Value};
 use crate::contention::{Contention, Own};
 use crate::count::Arrivals;
 use crate::dock::{Berth, Next};
@@ -338,17 +338,17 @@ impl Value for Seen {
 /// Two threads go through a chain, links of which are used again as soon as both have left them.
 #[test]
 fn each_link_is_made_once_and_used_again_when_all_have_left() {
-    struct Shared(Chain<Seen>);
+    struct Shared(Chain<Seen>, *mut Link<Seen>);
     // SAFETY: the chain's protocol, which is what the model is about.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}
     check(|| {
         let mut chain = Chain::default();
-        chain.begin(2);
-        let shared = Arc::new(Shared(chain));
-        let run = |id: u32, chain: &Chain<Seen>| {
-            let mut link = chain.first();
+        let first = chain.begin(2);
+        let shared = Arc::new(Shared(chain, first));
+        let run = |id: u32, Shared(chain, first): &Shared| {
+            let mut link = *first;
             let mut made = 0;
             for turn in 1..=3 {
                 let contention = Contention::new();
@@ -378,9 +378,9 @@ fn each_link_is_made_once_and_used_again_when_all_have_left() {
         };
         let other = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || run(1, &shared.0))
+            thread::spawn(move || run(1, &shared))
         };
-        let made = run(0, &shared.0) + other.join().unwrap();
+        let made = run(0, &shared) + other.join().unwrap();
         assert_eq!(made, 3);
     });
 }
